@@ -1,0 +1,55 @@
+"""Refresh the lock files from pyproject.toml: newest releases, the oldest supported jax, and the installer's own tools.
+
+Hashes stand for the files, so that any index or mirror that serves them will do, and none is named.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from install import ROOT, environment, find_uv
+
+OLDEST = ("jax==0.11.2", "jaxlib==0.11.2")  # the lower end of the range in pyproject.toml
+HEADER = "make lock"  # what each lock file says it was made by
+
+
+def compile_lock(name: str, *arguments: str) -> None:
+    """Write the lock file `name`, for every platform and every supported Python."""
+    command = [
+        str(find_uv()), "pip", "compile", "--quiet", "--universal", "--generate-hashes", "--upgrade",
+        "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--custom-compile-command", HEADER,
+        "--python-version", "3.12", "--output-file", name, *arguments,
+    ]  # fmt: skip
+    print(f"lock: {name}", file=sys.stderr, flush=True)
+    subprocess.run(command, cwd=ROOT, env=environment(), check=True, stdout=subprocess.DEVNULL)
+    if found := re.search(r"\S*://\S*", (ROOT / name).read_text()):
+        sys.exit(f"lock: {name} names a host, which a mirror's user cannot reach: {found[0]}")
+
+
+def pins(name: str) -> list[str]:
+    """The versions that the lock file `name` chose, but for those that the oldest lane replaces."""
+    replaced = {pin.partition("==")[0] for pin in OLDEST}
+    found = re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", (ROOT / name).read_text(), re.MULTILINE)
+    return [f"{package}=={version}" for package, version in found if package not in replaced]
+
+
+def main() -> None:
+    compile_lock("requirements.lock", "pyproject.toml", "--all-extras", "--group", "dev")
+    with tempfile.TemporaryDirectory() as folder:
+        tools, oldest = Path(folder, "tools.in"), Path(folder, "oldest.in")
+        tools.write_text("uv\n")
+        compile_lock("requirements-tools.lock", str(tools))
+        # Differs from requirements.lock in jax alone, so that a failure there speaks of jax.
+        oldest.write_text("\n".join((*OLDEST, *pins("requirements.lock"))))
+        compile_lock(
+            "requirements-oldest.lock", "pyproject.toml", "--extra", "publish", "--extra", "gcs", "--group", "dev",
+            "--constraint", str(oldest),
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

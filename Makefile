@@ -1,0 +1,82 @@
+# Everything a person or CI does here. `make` alone lists the targets; each installs what it needs first.
+
+PYTHON_BIN := .venv/bin
+OLDEST_BIN := .venv-oldest/bin
+
+# make run: ports of the functions, of the instance's HTTP and gRPC, and the store's folder. ONCE=1 ends after the answers.
+PORT ?= 8080
+HTTP_PORT ?= 8000
+GRPC_PORT ?= 8001
+STORE ?= .store
+ONCE ?=
+# make publish: the file that declares the model, and its version (a number by default). make test: more for pytest.
+MODEL ?=
+VERSION ?=
+ARGS ?=
+
+CODE := functions warmpool cache examples benchmarks tests
+PRESENT = $(wildcard $(CODE))
+
+# Bytecode is what makes a cold start short, here as in an image, whatever the caller's shell says.
+unexport PYTHONDONTWRITEBYTECODE
+# A caller's own environment must not leak into ours.
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install run publish test test-oldest check bench fmt lint types imports lock clean
+
+help: ## list the targets
+	@echo "usage: make TARGET [NAME=value ...]"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  run and publish take PORT, HTTP_PORT, GRPC_PORT, STORE, ONCE=1, MODEL, VERSION; install takes PYTHON."
+
+install: .venv/.installed ## make the virtual environment in .venv, from requirements.lock
+
+%/.installed: pyproject.toml requirements-tools.lock .ci/install.py .ci/find_python.sh
+	@python=$$(sh .ci/find_python.sh) && "$$python" .ci/install.py $* $(filter requirements%,$(filter-out requirements-tools.lock,$^))
+.venv/.installed: requirements.lock
+.venv-oldest/.installed: requirements-oldest.lock
+
+run: install ## publish the examples, start an instance and the functions, send real requests (ONCE=1: then exit)
+	@exec $(PYTHON_BIN)/python -m examples.run --port $(PORT) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
+	  --store $(STORE) $(if $(filter-out 0,$(ONCE)),--once)
+
+publish: install ## publish one model: make publish MODEL=examples/embed/model.py [STORE=...] [VERSION=...]
+	@test -n "$(MODEL)" || { echo "say which: make publish MODEL=examples/embed/model.py" >&2; exit 2; }
+	@exec $(PYTHON_BIN)/warmpool publish $(MODEL) --store $(STORE) $(if $(VERSION),--version $(VERSION))
+
+test: install ## run the tests (ARGS="-k name -x" goes to pytest)
+	@exec $(PYTHON_BIN)/python -m pytest $(ARGS)
+
+test-oldest: .venv-oldest/.installed ## run the tests of cache and warmpool on the oldest jax that is supported
+	@exec $(OLDEST_BIN)/python -m pytest -m "not slow" tests/cache tests/warmpool $(ARGS)
+
+check: lint types imports test test-oldest ## all that CI runs: lint, format, types, import contracts, tests
+
+bench: install ## run the benchmarks and print their tables
+	@exec $(PYTHON_BIN)/python -m benchmarks $(ARGS)
+
+fmt: install ## format the code and repair what ruff can
+	@$(PYTHON_BIN)/ruff format $(PRESENT) .ci
+	@$(PYTHON_BIN)/ruff check --fix $(PRESENT) .ci
+
+lint: install ## check style, and that the code is formatted
+	@$(PYTHON_BIN)/ruff check $(PRESENT) .ci
+	@$(PYTHON_BIN)/ruff format --check $(PRESENT) .ci
+
+types: install ## check types
+	@$(PYTHON_BIN)/mypy $(PRESENT)
+
+imports: install ## check who imports whom
+	@$(PYTHON_BIN)/lint-imports --no-logo
+
+lock: ## refresh the lock files from pyproject.toml
+	@python=$$(sh .ci/find_python.sh) && "$$python" .ci/lock.py
+
+clean: ## remove environments, caches and built packages; stores stay
+	rm -rf .venv .venv-oldest .venv-tools .venv*.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find $(PRESENT) .ci -name __pycache__ -type d -prune -exec rm -rf {} +
