@@ -15,7 +15,7 @@ VERSION ?=
 ARGS ?=
 
 CODE := functions warmpool cache examples benchmarks tests
-PRESENT = $(wildcard $(CODE))
+PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 # Bytecode is what makes a cold start short, here as in an image, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE

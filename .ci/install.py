@@ -1,8 +1,8 @@
 """Build a virtual environment that holds exactly what a lock file names, with compiled bytecode.
 
-Runs before anything is installed, so it uses the standard library only. An environment counts as installed when its stamp
-holds the digest of what it was made from; the stamp is written last. One installer works at a time, others wait for it, and
-what a killed one left behind is thrown away.
+Runs before anything is installed, so it uses the standard library only. An environment counts as installed when its
+stamp holds the digest of what it was made from; the stamp is written last. One installer works at a time, others wait
+for it, and what a killed one left behind is thrown away.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class InstallFailed(Exception):
 
 
 def say(message: str) -> None:
+    """Tell a person what happens; standard output stays free."""
     print(f"install: {message}", file=sys.stderr, flush=True)
 
 
@@ -169,6 +170,7 @@ def install(path: Path, lock: Path) -> None:
 
 
 def main() -> int:
+    """Install as the command line says; 0 when the environment is ready."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("venv", type=Path, help="folder of the environment, relative to the repository")
     parser.add_argument("lock", type=Path, help="lock file, relative to the repository")

@@ -38,6 +38,7 @@ def pins(name: str) -> list[str]:
 
 
 def main() -> None:
+    """Write all lock files; the second of the environments differs from the first in jax alone."""
     compile_lock("requirements.lock", "pyproject.toml", "--all-extras", "--group", "dev")
     with tempfile.TemporaryDirectory() as folder:
         tools, oldest = Path(folder, "tools.in"), Path(folder, "oldest.in")
