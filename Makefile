@@ -25,6 +25,7 @@ unexport PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 .PHONY: help install run publish test test-oldest check bench fmt lint types imports lock clean
 
 help: ## list the targets
@@ -35,6 +36,7 @@ help: ## list the targets
 	@echo "  run and publish take PORT, HTTP_PORT, GRPC_PORT, STORE, ONCE=1, MODEL, VERSION; install takes PYTHON."
 
 install: .venv/.installed ## make the virtual environment in .venv, from requirements.lock
+	$(if $(filter install,$(MAKECMDGOALS)),@echo "install: .venv is up to date")
 
 %/.installed: pyproject.toml requirements-tools.lock .ci/install.py .ci/find_python.sh
 	@python=$$(sh .ci/find_python.sh) && "$$python" .ci/install.py $* $(filter requirements%,$(filter-out requirements-tools.lock,$^))

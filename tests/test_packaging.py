@@ -1,0 +1,82 @@
+"""What the project's metadata promises: a light base, a tested range of jax, locks that any mirror can serve."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def needs(distribution: str, seen: set[str]) -> set[str]:
+    """Every distribution that `distribution`, with no extras, brings along on this machine."""
+    for line in metadata.requires(distribution) or ():
+        requirement = Requirement(line)
+        name = canonical(requirement.name)
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and name not in seen:
+            seen.add(name)
+            needs(name, seen)
+    return seen
+
+
+def locked(lock: str, package: str) -> Version:
+    found = re.search(rf"^{re.escape(package)}==([^ \\]+)", (ROOT / lock).read_text(), re.MULTILINE)
+    assert found, f"{lock} has no {package}"
+    return Version(found[1])
+
+
+def test_a_function_installs_neither_jax_nor_numpy() -> None:
+    base = needs("xla-warmpool", set())
+    assert {"functions-framework", "httpcore", "msgspec", "opentelemetry-api"} <= base
+    assert not base & {"jax", "jaxlib", "numpy", "ml-dtypes", "flax", "orbax-checkpoint", "grpcio", "protobuf"}
+
+
+def test_an_instance_installs_neither_flax_nor_orbax() -> None:
+    names = {canonical(Requirement(line).name) for line in PROJECT["project"]["optional-dependencies"]["instance"]}
+    brought = set[str]().union(*(needs(name, {name}) for name in names))
+    assert "jax" in brought
+    assert not brought & {"flax", "orbax-checkpoint", "optax", "torch"}
+
+
+def test_there_are_three_locks() -> None:
+    assert LOCKS == ["requirements-oldest.lock", "requirements-tools.lock", "requirements.lock"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_host_and_has_a_hash_for_every_package(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert entries
+    assert [entry.partition(" ")[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+@pytest.mark.parametrize("package", ["jax", "jaxlib"])
+def test_the_locks_cover_both_ends_of_the_supported_range(package: str) -> None:
+    lines = PROJECT["project"]["optional-dependencies"]["instance"]
+    (specifier,) = (Requirement(line).specifier for line in lines if Requirement(line).name == package)
+    oldest, newest = locked("requirements-oldest.lock", package), locked("requirements.lock", package)
+    assert f">={oldest}" in str(specifier).split(",")
+    assert oldest < newest
+    assert newest in specifier
+
+
+def test_every_dependency_has_its_reason_on_its_line() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]")[0].splitlines()
+    lines += (ROOT / "pyproject.toml").read_text().partition("[dependency-groups]")[2].partition("\n[")[0].splitlines()
+    declared = [line for line in lines if re.match(r'    "[A-Za-z0-9_-]+(\[[a-z]+\])?[>=~]', line)]
+    assert len(declared) > 30
+    assert [line.strip() for line in declared if not re.search(r'",\s+# \S', line)] == []
