@@ -86,7 +86,7 @@ def test_the_batch_dimension_comes_first_in_the_order_of_dimensions() -> None:
         lambda params, x, scale=2.0: x * scale,
         functools.partial(lambda params, x, scale: x * scale, scale=2.0),
         functools.partial(lambda config, params, x: x, {}),
-        functools.wraps(double)(lambda *args, **kwargs: double(*args, **kwargs)),
+        functools.wraps(double)(lambda *args, **kwargs: double(args[0], **kwargs)),
     ],
 )
 def test_every_way_to_take_params_and_inputs_is_accepted(function: Callable[..., Any]) -> None:
@@ -126,8 +126,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "pad with a fraction": (lambda: Tensor("int8", (SEQ,), pad=0.5), "pad=0.5 is not representable in int8"),
     "pad of a wrong type": (lambda: Tensor("float32", (SEQ,), pad=True), "pad=True is not representable in float32"),
     "pad not finite": (lambda: Tensor("float16", (SEQ,), pad=-1e30), "pad=-1e+30 is not representable in float16"),
-    "pad of a bool": (lambda: Tensor("bool", (SEQ,), pad=0), "pad=0 is not allowed for bool"),
-    "bounds of a bool": (lambda: Tensor("bool", (SEQ,), low=False), "low=False is not allowed for bool"),
+    "pad of a bool": (lambda: Tensor("bool", (SEQ,), pad=0), "pad=0 is not representable in bool; use True or False"),
+    "bounds of a bool": (lambda: Tensor("bool", (SEQ,), low=False), "low and high have no meaning for bool"),
     "bound not a number": (lambda: Tensor("float32", (SEQ,), high=float("nan")), "high=nan is not representable"),
     "bounds crossed": (lambda: Tensor("int8", (SEQ,), low=2, high=1), "low=2 is above high=1"),
     "pad below bounds": (lambda: Tensor("int8", (SEQ,), pad=0, low=1), "pad=0 is outside low=1 to high=None"),
@@ -164,7 +164,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no parameters": (
         lambda: declare(methods={"predict": lambda: 0}),
-        "the first parameter must be params, but is nothing",
+        "the first parameter must be params, but is missing",
     ),
     "params by keyword": (
         lambda: declare(methods={"predict": lambda *, params, x: x}),
@@ -180,7 +180,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "undeclared parameter": (
         lambda: declare(methods={"predict": lambda params, x, mask: x}),
-        "method 'predict': the function's parameter 'mask' is no declared input; declare it in inputs or give it a default",
+        "method 'predict': the function's parameter 'mask' is no declared input; declare it in inputs or give",
     ),
     "dimension defined twice": (
         lambda: declare(
