@@ -71,7 +71,7 @@ lint: install ## check style, and that the code is formatted
 	@$(PYTHON_BIN)/ruff format --check $(PRESENT) .ci
 
 types: install ## check types
-	@$(PYTHON_BIN)/mypy $(PRESENT)
+	@$(PYTHON_BIN)/mypy $(PRESENT) .ci/*.py
 
 imports: install ## check who imports whom
 	@$(PYTHON_BIN)/lint-imports --no-logo

@@ -12,12 +12,14 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,23 +111,23 @@ def find_uv() -> str | Path:
 
 
 def digest_of(lock: Path) -> str:
-    """What an environment is made from: the lock, the project's metadata, the interpreter, this file."""
-    digest = hashlib.sha256()
-    for part in (lock, ROOT / "pyproject.toml", Path(__file__)):
-        content = part.read_bytes()
-        digest.update(f"{part.name} {len(content)}\n".encode() + content)
-    digest.update(f"{sys.version}\n{ROOT}\n".encode())
-    return digest.hexdigest()
+    """What an environment is made from: the lock, the project's metadata, the interpreter, this file, its place."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    built_from = {name: project[name] for name in ("build-system", "project")} | project["tool"]["hatch"]
+    parts = [lock.read_bytes(), json.dumps(built_from).encode(), Path(__file__).read_bytes(), sys.version, ROOT]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def same_interpreter(path: Path) -> bool:
     """Whether the environment at `path` runs, on the Python that runs this."""
-    command = [path / "bin" / "python", "-c", "import sys; print(sys.version)"]
+    command = [str(path / "bin" / "python"), "-c", "import sys; print(sys.version)"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment())
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True, env=environment()
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return False
-    return answer.stdout.strip() == sys.version.strip()
+    return answer.strip() == sys.version.strip()
 
 
 def check_bytecode(path: Path) -> None:

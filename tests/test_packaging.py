@@ -11,6 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import warmpool
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
@@ -49,6 +51,10 @@ def test_an_instance_installs_neither_flax_nor_orbax() -> None:
     brought = set[str]().union(*(needs(name, {name}) for name in names))
     assert "jax" in brought
     assert not brought & {"flax", "orbax-checkpoint", "optax", "torch"}
+
+
+def test_the_package_and_its_metadata_name_one_version() -> None:
+    assert warmpool.__version__ == PROJECT["project"]["version"] == metadata.version("xla-warmpool")
 
 
 def test_there_are_three_locks() -> None:
