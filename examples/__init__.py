@@ -1,0 +1,1 @@
+"""Three models with real content, each with the function that stands before it."""
