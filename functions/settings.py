@@ -1,0 +1,68 @@
+"""What a function's operator may set, read once from the environment and passed down from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+URLS_DEFAULT = "http://127.0.0.1:8000"
+ENDPOINTS_MAX = 64
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the pool is, and the limits of one request.
+
+    Attributes:
+        urls: Base URLs of the instances, `WARMPOOL_URLS` (comma separated).
+        timeout_ms: Time of a request whose caller names none, `WARMPOOL_TIMEOUT_MS`.
+        timeout_ms_max: The most that a caller may ask for, `WARMPOOL_TIMEOUT_MS_MAX`.
+        request_bytes_max: Largest body that a function reads, `WARMPOOL_REQUEST_BYTES_MAX`.
+        response_bytes_max: Largest answer of an instance that a function reads, `WARMPOOL_RESPONSE_BYTES_MAX`.
+    """
+
+    urls: tuple[str, ...] = (URLS_DEFAULT,)
+    timeout_ms: int = 10_000
+    timeout_ms_max: int = 3_600_000
+    request_bytes_max: int = 32 << 20
+    response_bytes_max: int = 64 << 20
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Read the settings.
+
+        Raises:
+            ValueError: A variable has a value that cannot be used; the message names it.
+        """
+        limits = {
+            field: _positive(environment, f"WARMPOOL_{field.upper()}", default)
+            for field, default in (
+                ("timeout_ms", cls().timeout_ms),
+                ("timeout_ms_max", cls().timeout_ms_max),
+                ("request_bytes_max", cls().request_bytes_max),
+                ("response_bytes_max", cls().response_bytes_max),
+            )
+        }
+        return cls(urls=_urls(environment.get("WARMPOOL_URLS") or URLS_DEFAULT), **limits)
+
+
+def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
+        raise ValueError(f"{name}: got {text!r}; allowed: a whole number above 0")
+    return int(text)
+
+
+def _urls(text: str) -> tuple[str, ...]:
+    urls = tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
+    if not 0 < len(urls) <= ENDPOINTS_MAX:
+        raise ValueError(f"WARMPOOL_URLS: got {len(urls)} URLs; allowed: 1 to {ENDPOINTS_MAX}, separated by commas")
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(
+                f"WARMPOOL_URLS: got {url!r}; allowed: http://HOST:PORT or https://HOST, with a path if any"
+            )
+    return urls
