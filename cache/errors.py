@@ -1,0 +1,48 @@
+"""What can go wrong with a cache entry, by what the caller may do about it.
+
+CacheError
+├── NotStored        nothing is stored under this path: make it
+├── Damaged          the bytes are not what was stored: set them aside, make it again
+├── Foreign          whole, but made for another machine or program: look for another entry, or make one
+├── Refused          XLA would not load or run it: treat it as damaged
+└── StoreUnavailable the store cannot be read or written now: keep what is warm, try again later
+"""
+
+
+class CacheError(Exception):
+    """Base of everything this package raises."""
+
+
+class NotStored(CacheError):
+    """Nothing is stored under this path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"nothing is stored under {path!r}")
+        self.path = path
+
+
+class Damaged(CacheError):
+    """The bytes differ from what was stored."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} is damaged: {reason}")
+        self.what = what
+        self.reason = reason
+
+
+class Foreign(CacheError):
+    """A whole artifact of another machine, program or format; `differences` maps ingredient to (wanted, found)."""
+
+    def __init__(self, what: str, differences: dict[str, tuple[str, str]]) -> None:
+        shown = "; ".join(f"{name}: wanted {want!r}, found {got!r}" for name, (want, got) in differences.items())
+        super().__init__(f"{what} was made for something else ({shown})")
+        self.what = what
+        self.differences = differences
+
+
+class Refused(CacheError):
+    """XLA would not load or run a whole, matching executable."""
+
+
+class StoreUnavailable(CacheError):
+    """The store cannot be reached, read or written now."""

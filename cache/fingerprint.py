@@ -1,0 +1,98 @@
+"""What, besides the program and its bucket, decides whether an executable is valid here.
+
+On CPU, XLA checks nothing when it loads an executable: one of another jaxlib or for instructions this processor lacks
+loads and then crashes or answers wrongly. So every ingredient is ours to compare, and all of them are read without
+importing jax.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache as memoise
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+
+FINGERPRINT_FORMAT = "1"
+_JAXLIB_BINARIES = ("libjax_common.so", "_jax.so", "libjax_common.dylib", "_jax.dylib")
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Named ingredients; two machines may share executables if and only if all of them are equal."""
+
+    ingredients: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that stand for the ingredients in paths."""
+        from cache.key import digest_ingredients
+
+        return digest_ingredients(self.ingredients)[:16]
+
+    def differences(self, found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Ingredient -> (here, found), for those that differ or that one side lacks."""
+        names = {*self.ingredients, *found}
+        return {
+            name: (self.ingredients.get(name, ""), found.get(name, ""))
+            for name in sorted(names)
+            if self.ingredients.get(name) != found.get(name)
+        }
+
+
+def fingerprint_of(*, platform_name: str, platform_version: str, device_kind: str, device_count: int) -> Fingerprint:
+    """The fingerprint of a PJRT client on this host.
+
+    Args:
+        platform_name: "cpu", "cuda", "tpu", ...
+        platform_version: the client's own version string.
+        device_kind: the kind of the devices, e.g. "cpu" or "NVIDIA H200".
+        device_count: how many devices the client addresses.
+    """
+    ingredients = {
+        "format": FINGERPRINT_FORMAT,
+        "jax": metadata.version("jax"),
+        "jaxlib": metadata.version("jaxlib"),
+        "jaxlib_binary": _jaxlib_binary(),
+        "platform": platform_name,
+        "platform_version": " ".join(platform_version.split()),
+        "device_kind": device_kind,
+        "device_count": str(device_count),
+        "machine": platform.machine(),
+        "xla_flags": " ".join(sorted(os.environ.get("XLA_FLAGS", "").split())),
+    }
+    if platform_name == "cpu":
+        ingredients["cpu_features"] = cpu_features()
+        ingredients["cpu_cores"] = str(available_cores())
+    return Fingerprint(MappingProxyType(ingredients))
+
+
+def available_cores() -> int:
+    """Cores this process may use: XLA's CPU compiler partitions work by it, under the same JAX cache key."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@memoise
+def cpu_features() -> str:
+    """Instruction set extensions of the first processor, sorted ("" where the system does not say)."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() in {"flags", "Features"}:
+                    return " ".join(sorted(value.split()))
+    except OSError:
+        pass
+    return platform.processor()
+
+
+@memoise
+def _jaxlib_binary() -> str:
+    """The digest that the wheel records for its native library: hashing 200 MB would cost more than a load."""
+    record = metadata.distribution("jaxlib").read_text("RECORD") or ""
+    digests = sorted(row[1] for row in csv.reader(record.splitlines()) if row and row[0].endswith(_JAXLIB_BINARIES))
+    return " ".join(digests)

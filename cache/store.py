@@ -1,0 +1,142 @@
+"""Stores: where artifacts, weights and manifests lie.
+
+A path is relative, with "/" between parts. A put is atomic and durable: a reader sees the whole old object, the whole
+new one, or none. Readers take no lock.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
+
+from cache.errors import NotStored, StoreUnavailable
+
+_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+_UNFINISHED = ".unfinished-"
+
+
+class Store(Protocol):
+    """Methods raise StoreUnavailable where the store cannot be reached, ValueError for what is no path."""
+
+    def get(self, path: str) -> bytes:
+        """The object's bytes; NotStored if there is none."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store or replace, atomically."""
+
+    def put_file(self, path: str, source: Path) -> None:
+        """Store the content of a local file, atomically, without holding it in memory."""
+
+    def exists(self, path: str) -> bool:
+        """Whether something is stored under this path."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Paths of the objects below a folder, sorted."""
+
+    def local_path(self, path: str) -> Path:
+        """A local file with the object's content, which a lane may map; NotStored if there is none."""
+
+
+class LocalStore:
+    """A folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self.root)!r})"
+
+    def get(self, path: str) -> bytes:
+        with _translated(path):
+            return self._file(path).read_bytes()
+
+    def put(self, path: str, data: bytes) -> None:
+        with self._writing(path) as stream:
+            stream.write(data)
+
+    def put_file(self, path: str, source: Path) -> None:
+        with source.open("rb") as content, self._writing(path) as stream:
+            shutil.copyfileobj(content, stream, 1 << 20)
+
+    def exists(self, path: str) -> bool:
+        return self._file(path).is_file()
+
+    def list(self, prefix: str) -> Iterator[str]:
+        with _translated(prefix):
+            files = sorted(file for file in self._file(prefix).rglob("*") if file.is_file())
+        for file in files:
+            if not file.name.startswith(_UNFINISHED):
+                yield file.relative_to(self.root).as_posix()
+
+    def local_path(self, path: str) -> Path:
+        file = self._file(path)
+        if not file.is_file():
+            raise NotStored(path)
+        return file
+
+    def _file(self, path: str) -> Path:
+        if not _PATH.fullmatch(path):
+            raise ValueError(
+                f"{path!r} is not a store path: use names of letters, digits, '.', '_' and '-', joined by '/'"
+            )
+        return self.root / path
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[BinaryIO]:
+        """A stream whose content appears under `path` when the block ends well, and never when it does not."""
+        target = self._file(path)
+        with _translated(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=target.parent)
+            unfinished = Path(name)
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    yield stream
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                unfinished.chmod(0o644)
+                unfinished.replace(target)
+            except BaseException:
+                unfinished.unlink()
+                raise
+            _sync_folder(target.parent)
+
+
+def open_store(uri: str) -> Store:
+    """The store of a URI: a folder's path, or `file:///folder`."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return LocalStore(Path(unquote(parts.path)))
+    if parts.scheme and "://" in uri:
+        raise ValueError(
+            f"store {uri!r}: the scheme {parts.scheme!r} is not known; use a folder's path or file:///folder"
+        )
+    if not uri:
+        raise ValueError("store: it is empty; give a folder's path or file:///folder")
+    return LocalStore(Path(uri))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotStored(path) from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path!r}: {error.strerror or error}") from error

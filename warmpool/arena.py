@@ -1,0 +1,73 @@
+"""Shared memory between the front and one lane: batches go in, results come out, nothing else is copied between them.
+
+Both sides compute the same regions from the same specs, so a message only says which executable to run.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+REGION_ALIGN_BYTES = 64  # what XLA's CPU client asks of host memory that it is to alias instead of copy
+
+_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """numpy's dtype of a manifest's dtype name; bfloat16 is not one of numpy's own."""
+    return _DTYPES.get(name) or np.dtype(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where one tensor lies: `offset` in bytes, a multiple of REGION_ALIGN_BYTES."""
+
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+def regions(tensors: Iterable[tuple[str, tuple[int, ...]]], start: int = 0) -> list[Region]:
+    """One region a tensor (dtype name, shape), in order, none overlapping, all aligned."""
+    placed: list[Region] = []
+    for name, shape in tensors:
+        region = Region(-(-start // REGION_ALIGN_BYTES) * REGION_ALIGN_BYTES, dtype_of(name), shape)
+        placed.append(region)
+        start = region.end
+    return placed
+
+
+class Arena:
+    """A block of anonymous shared memory; pages that are never written cost nothing."""
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        self.descriptor = descriptor
+        self.size_bytes = size_bytes
+        self._memory = mmap.mmap(descriptor, size_bytes)
+
+    @classmethod
+    def create(cls, size_bytes: int) -> Arena:
+        """A new arena of at least one page."""
+        descriptor = os.memfd_create("warmpool-arena")
+        size_bytes = max(size_bytes, mmap.PAGESIZE)
+        os.ftruncate(descriptor, size_bytes)
+        return cls(descriptor, size_bytes)
+
+    def array(self, region: Region) -> NDArray[Any]:
+        """The tensor of a region, a view of the shared memory."""
+        return np.ndarray(region.shape, region.dtype, self._memory, region.offset)
+
+    def close(self) -> None:
+        """Give the descriptor back. The memory goes when the last view of it does."""
+        os.close(self.descriptor)

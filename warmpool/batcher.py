@@ -1,0 +1,181 @@
+"""The batcher: requests wait here while lanes are busy, and leave as batches as soon as one is idle.
+
+No window: an idle lane starts at once with what is there. Decisions are `warmpool.selection`'s; this file holds the
+queues. It settles every part exactly once, with a result or with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from warmpool import messages
+from warmpool.batches import Batch, Part, PartResult
+from warmpool.catalog import ServedMethod
+from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded
+from warmpool.lanes import LaneProxy
+from warmpool.selection import Sizes, cheapest, gather, rows_max
+
+log = logging.getLogger(__name__)
+
+GATHER_PARTS_MAX = 64  # how far into a queue a batch looks for company
+RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first
+
+
+class Batcher:
+    """Waiting parts by method, and the lanes that take them, in order of preference."""
+
+    def __init__(self, rows_max: int, finished: Callable[[Batch, LaneProxy], None]) -> None:
+        self.lanes: Sequence[LaneProxy] = ()
+        self.rows_waiting = 0
+        self._rows_max = rows_max
+        self._queues: dict[ServedMethod, deque[Part]] = {}
+        self._finished = finished
+
+    def __repr__(self) -> str:
+        return f"<Batcher {self.rows_waiting} of {self._rows_max} rows waiting, {self.lanes}>"
+
+    def chunk_rows(self, method: ServedMethod, need: Sizes) -> int:
+        """How many rows of this need a part may have: what is warm decides, the plan while nothing is."""
+        if method.batch is None:
+            return 1
+        for lane in self.lanes:
+            if rows := rows_max(lane.warm.get(method, ()), need, method.batch):
+                return rows
+        return method.dims[method.batch].sizes[-1]
+
+    async def run(self, part: Part) -> PartResult:
+        """Queue a part and wait for its answer.
+
+        Raises:
+            Overloaded: too many rows wait already.
+            NotWarm: no lane holds or is loading an executable that covers it.
+            DeadlineExceeded: its time ran out.
+            LaneFailed: it ran twice and failed twice.
+        """
+        if self.rows_waiting + part.rows > self._rows_max:
+            raise Overloaded(f"{self.rows_waiting} rows wait, {self._rows_max} may")
+        self._refuse_hopeless(part)
+        if self._preferred(part) is None:
+            part.cold = True
+        queue = self._queues.setdefault(part.method, deque())
+        self._wait(part, queue.append)
+        self.pump()
+        try:
+            async with asyncio.timeout_at(part.deadline_s):
+                return await part.answer
+        except TimeoutError:
+            raise DeadlineExceeded("the request's time ran out before it was answered") from None
+        finally:
+            if part.waiting:  # cancelled or late before it ran: its rows leave at once
+                self._take(queue, part)
+
+    def pump(self) -> None:
+        """Give every idle lane a batch, if there is one for it."""
+        for lane in self.lanes:
+            if lane.idle and (batch := self._form(lane)):
+                lane.submit(batch)
+
+    def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
+        """Settle the parts of a batch with its results."""
+        received_ns = time.time_ns()
+        for part, outputs in zip(batch.parts, batch.cut(lane.results(batch)), strict=True):
+            if part.answer.done():
+                continue  # cancelled or late while it ran: nobody waits, its neighbours are not touched
+            part.answer.set_result(
+                PartResult(
+                    outputs=outputs,
+                    lane=lane.name,
+                    bucket=batch.bucket,
+                    padding=batch.padding,
+                    batch_rows=batch.rows,
+                    cold=part.cold,
+                    arrived_ns=part.arrived_ns,
+                    formed_ns=batch.formed_ns,
+                    sent_ns=batch.sent_ns,
+                    run_start_ns=done.start_ns,
+                    run_end_ns=done.end_ns,
+                    received_ns=received_ns,
+                )
+            )
+        self._finished(batch, lane)
+        self.pump()
+
+    def failed(self, batch: Batch | None, reason: str) -> None:
+        """Run a failed batch's parts once more; fail those that had their second chance."""
+        for part in reversed(batch.parts if batch else ()):
+            if part.answer.done():
+                continue
+            if part.runs >= RUNS_MAX:
+                part.answer.set_exception(LaneFailed(f"it was run {part.runs} times and failed; last: {reason}"))
+            else:
+                self._wait(part, self._queues[part.method].appendleft)
+        self.sweep()
+        self.pump()
+
+    def sweep(self) -> None:
+        """Fail waiting parts that no lane can come to cover any more."""
+        for queue in self._queues.values():
+            for part in [part for part in queue if not part.answer.done()]:
+                try:
+                    self._refuse_hopeless(part)
+                except NotWarm as error:
+                    part.answer.set_exception(error)
+
+    def close(self) -> None:
+        """Settle everything that still waits: the instance is going."""
+        for queue in self._queues.values():
+            for part in queue:
+                if not part.answer.done():
+                    part.answer.set_exception(NotWarm("the instance is shutting down"))
+
+    def _form(self, lane: LaneProxy) -> Batch | None:
+        """The next batch for a lane: of the method whose first waiting part has waited longest."""
+        heads = [queue for queue in self._queues.values() if self._head_for(queue, lane)]
+        if not heads:
+            return None
+        queue = min(heads, key=lambda queue: queue[0].arrived_ns)
+        method = queue[0].method
+        waiting = [part for part in islice(queue, GATHER_PARTS_MAX) if not part.answer.done()]
+        chosen = gather([part.need for part in waiting], lane.warm[method], method.batch if method.mergeable else None)
+        assert chosen is not None
+        indices, executable = chosen
+        parts = [waiting[index] for index in indices]
+        for part in parts:
+            self._take(queue, part)
+            part.runs += 1
+        return Batch(method=method, parts=parts, executable=executable, formed_ns=time.time_ns())
+
+    def _head_for(self, queue: deque[Part], lane: LaneProxy) -> bool:
+        while queue and queue[0].answer.done():
+            self._take(queue, queue[0])
+        return bool(queue) and self._preferred(queue[0]) is lane
+
+    def _preferred(self, part: Part) -> LaneProxy | None:
+        """The first lane that holds a warm executable for it; the CPU's only where the primary has none."""
+        for lane in self.lanes:
+            if cheapest(lane.warm.get(part.method, ()), part.need):
+                return lane
+        return None
+
+    def _refuse_hopeless(self, part: Part) -> None:
+        if not any(lane.may_cover(part.method, part.need) for lane in self.lanes):
+            raise NotWarm(
+                f"{part.method.model}:{part.method.name} has no executable on this machine that covers"
+                f" {', '.join(f'{name}={size}' for name, size in part.need.items()) or 'it'}",
+                retry_after_s=10.0,
+            )
+
+    def _wait(self, part: Part, append: Callable[[Part], None]) -> None:
+        append(part)
+        part.waiting = True
+        self.rows_waiting += part.rows
+
+    def _take(self, queue: deque[Part], part: Part) -> None:
+        queue.remove(part)
+        part.waiting = False
+        self.rows_waiting -= part.rows

@@ -1,0 +1,124 @@
+"""Parts and batches: what waits, what runs together, how rows are padded going in and cut coming out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warmpool.catalog import ServedMethod
+from warmpool.manifest import TensorSpec, bucket_name
+from warmpool.selection import Candidate, padding_share
+from warmpool.symbolic import shape_of
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """The answer to one part: outputs of true shape, its own copies, and what happened. Times in ns since the epoch."""
+
+    outputs: list[Array]
+    lane: str
+    bucket: str
+    padding: float
+    batch_rows: int
+    cold: bool
+    arrived_ns: int
+    formed_ns: int
+    sent_ns: int
+    run_start_ns: int
+    run_end_ns: int
+    received_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Rows of one request that run together: all of them, or as many as fit the largest bucket.
+
+    `need` has the size of every dimension of the method, rows included; `inputs` follow the manifest's order.
+    """
+
+    method: ServedMethod
+    need: dict[str, int]
+    inputs: list[Array]
+    deadline_s: float
+    arrived_ns: int
+    answer: asyncio.Future[PartResult]
+    cold: bool = False
+    runs: int = 0
+    waiting: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.need[self.method.batch] if self.method.batch else 1
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Parts of one method that run as one call of one executable. Rows lie one part after the other."""
+
+    method: ServedMethod
+    parts: list[Part]
+    executable: Candidate
+    formed_ns: int
+    sent_ns: int = 0
+    padding: float = field(default=0.0)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    def fill(self, destinations: Sequence[Array]) -> None:
+        """Write every part's rows into the bucket's tensors, and pad values everywhere else."""
+        true_elements = padded_elements = 0
+        for index, (spec, destination) in enumerate(zip(self.method.spec.inputs, destinations, strict=True)):
+            sources = [part.inputs[index] for part in self.parts]
+            fill(spec, destination, sources)
+            true_elements += sum(source.size for source in sources)
+            padded_elements += destination.size
+        self.padding = padding_share(true_elements, padded_elements)
+
+    def cut(self, results: Sequence[Array]) -> list[list[Array]]:
+        """Each part's outputs, in its true shapes, copied out of the bucket's tensors."""
+        cut: list[list[Array]] = []
+        row = 0
+        for part in self.parts:
+            shapes = [shape_of(spec.shape, part.need) for spec in self.method.spec.outputs]
+            start = row if self.method.mergeable else 0
+            cut.append([take(result, shape, start) for result, shape in zip(results, shapes, strict=True)])
+            row += part.rows
+        return cut
+
+    @property
+    def bucket(self) -> str:
+        return bucket_name(self.executable.bucket)
+
+
+def fill(spec: TensorSpec, destination: Array, sources: Sequence[Array]) -> None:
+    """Lay the sources one after the other along the first axis of a larger tensor; the rest becomes the pad value.
+
+    Sources that cover the destination leave nothing to pad, and a scalar has only one.
+    """
+    if len(sources) == 1 and sources[0].shape == destination.shape:
+        np.copyto(destination, sources[0])
+        return
+    if sum(source.size for source in sources) != destination.size:
+        destination.fill(0 if spec.pad is None else spec.pad)
+    row = 0
+    for source in sources:
+        window = (slice(row, row + source.shape[0]), *(slice(size) for size in source.shape[1:]))
+        destination[window] = source
+        row += source.shape[0]
+
+
+def take(result: Array, shape: tuple[int, ...], row: int = 0) -> Array:
+    """A copy of the leading part of `result` that has this shape, its first axis beginning at `row`."""
+    if not shape:
+        return np.array(result)
+    window = (slice(row, row + shape[0]), *(slice(size) for size in shape[1:]))
+    return np.array(result[window], order="C")

@@ -1,0 +1,178 @@
+"""What an instance serves: the stable version of every model in its store, read without jax.
+
+Reading is I/O on small files; the records it gives are plain values that the rest of the front computes with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from cache.errors import CacheError, Damaged, NotStored
+from cache.store import Store
+from warmpool import manifest as stored
+from warmpool.arena import regions
+from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Serving, Target, TensorSpec
+from warmpool.symbolic import shape_of
+
+log = logging.getLogger(__name__)
+
+Tensors = tuple[tuple[str, tuple[int, ...]], ...]  # (dtype name, shape) of each, in the program's order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedMethod:
+    """One method of a served version. Compared by identity: it is the key of queues and tables."""
+
+    model: str
+    version: str
+    name: str
+    spec: MethodSpec
+    dims: dict[str, DimSpec]
+    batch: str | None
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether rows of different requests may share a batch: every tensor has the batch dimension first."""
+        tensors = (*self.spec.inputs, *self.spec.outputs)
+        return self.batch is not None and all(tensor.shape[:1] == (self.batch,) for tensor in tensors)
+
+    def inputs_of(self, sizes: dict[str, int]) -> Tensors:
+        return _tensors(self.spec.inputs, sizes)
+
+    def outputs_of(self, sizes: dict[str, int]) -> Tensors:
+        return _tensors(self.spec.outputs, sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedModel:
+    """One served version, with where a lane finds its files."""
+
+    manifest: Manifest
+    manifest_file: Path
+    weights_file: Path
+    methods: dict[str, ServedMethod]
+
+    @property
+    def key(self) -> str:
+        return f"{self.manifest.model}/{self.manifest.version}"
+
+    def method(self, name: str | None) -> ServedMethod | None:
+        return self.methods.get(name or self.manifest.default_method)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Served models by name, and what is wrong with those that cannot be served."""
+
+    models: dict[str, ServedModel] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Shared memory that the largest bucket of any method needs for its inputs and outputs."""
+        return max(
+            (_arena_bytes(method) for model in self.models.values() for method in model.methods.values()), default=0
+        )
+
+
+def read_catalog(store: Store) -> Catalog:
+    """Every model's stable version. A model that cannot be read is a problem of its own and disturbs no other."""
+    catalog = Catalog()
+    names = {path.split("/")[1] for path in _listed(store) if path.endswith("/serving.json")}
+    for name in sorted(names):
+        try:
+            catalog.models[name] = _read_model(store, name)
+        except (CacheError, msgspec.MsgspecError, ValueError) as error:
+            log.exception("model cannot be served", extra={"model": name})
+            catalog.problems[name] = str(error)
+    return catalog
+
+
+def read_target(store: Store, model: ServedModel, fingerprint_digest: str) -> Target | None:
+    """What this kind of machine has for the model, or None if it was never published for it."""
+    path = stored.target_path(model.manifest.model, model.manifest.version, fingerprint_digest)
+    try:
+        return _decoded(store.get(path), Target, path)
+    except NotStored:
+        return None
+
+
+def verify_weights(model: ServedModel) -> None:
+    """Read the weights blob and compare its digest (this also brings it into the page cache). Raises Damaged."""
+    with model.weights_file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != model.manifest.weights.digest:
+        raise Damaged(
+            f"weights of {model.key}", f"their digest is {found[:16]}, not {model.manifest.weights.digest[:16]}"
+        )
+
+
+def load_order(targets: dict[str, Target]) -> list[tuple[str, ExecutableSpec]]:
+    """(model key, executable), the minimum sets of all models first, then the models in turn, each in its own order."""
+    minimum = [(key, spec) for key, target in targets.items() for spec in target.executables if spec.minimum]
+    rest = [[(key, spec) for spec in target.executables if not spec.minimum] for key, target in targets.items()]
+    longest = max((len(specs) for specs in rest), default=0)
+    return minimum + [specs[turn] for turn in range(longest) for specs in rest if turn < len(specs)]
+
+
+def _listed(store: Store) -> list[str]:
+    try:
+        return list(store.list("models"))
+    except NotStored:
+        return []
+
+
+def _read_model(store: Store, name: str) -> ServedModel:
+    path = stored.serving_path(name)
+    serving = _decoded(store.get(path), Serving, path)
+    path = stored.manifest_path(name, serving.stable)
+    manifest = _decoded(store.get(path), Manifest, path)
+    dims = {dim.name: dim for dim in manifest.dims}
+    batch = next((dim.name for dim in manifest.dims if dim.batch), None)
+    methods = {method: _served_method(manifest, method, spec, dims, batch) for method, spec in manifest.methods.items()}
+    return ServedModel(
+        manifest=manifest,
+        manifest_file=store.local_path(path),
+        weights_file=store.local_path(stored.weights_path(manifest.weights.digest)),
+        methods=methods,
+    )
+
+
+def _served_method(
+    manifest: Manifest, name: str, spec: MethodSpec, dims: dict[str, DimSpec], batch: str | None
+) -> ServedMethod:
+    used = {axis for tensor in spec.inputs for axis in tensor.shape if isinstance(axis, str)}
+    return ServedMethod(
+        model=manifest.model,
+        version=manifest.version,
+        name=name,
+        spec=spec,
+        dims={name: dim for name, dim in dims.items() if name in used},
+        batch=batch if batch in used else None,
+    )
+
+
+def _decoded[R: stored.Record](data: bytes, kind: type[R], path: str) -> R:
+    try:
+        record = msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Damaged(path, str(error)) from error
+    found = getattr(record, "format", stored.FORMAT)
+    if found != stored.FORMAT:
+        raise Damaged(path, f"its format is {found}, this release reads {stored.FORMAT}")
+    return record
+
+
+def _tensors(specs: tuple[TensorSpec, ...], sizes: dict[str, int]) -> Tensors:
+    return tuple((spec.dtype, shape_of(spec.shape, sizes)) for spec in specs)
+
+
+def _arena_bytes(method: ServedMethod) -> int:
+    largest = {name: dim.sizes[-1] for name, dim in method.dims.items()}
+    placed = regions((*method.inputs_of(largest), *method.outputs_of(largest)))
+    return placed[-1].end if placed else 0

@@ -1,0 +1,42 @@
+"""The command line: `warmpool publish | serve | status | traces`. Only the called command is imported."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from warmpool import __version__
+from warmpool.errors import WarmpoolError
+
+COMMANDS = {
+    "publish": ("warmpool.publish", "export, compile, prove and store a model"),
+    "serve": ("warmpool.serve", "serve the models of a store"),
+    "status": ("warmpool.inspect_status", "show what an instance is doing"),
+    "traces": ("warmpool.inspect_traces", "show an instance's traces, cold starts and the slowest first"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. 0 for success, 1 for an error that is told in one line, 2 for wrong usage, 130 for Ctrl-C."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="warmpool", description="Serverless inference for JAX.")
+    parser.add_argument("--version", action="version", version=f"warmpool {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if arguments[:1] == [name]:  # only the chosen command's code is imported
+            importlib.import_module(module).add_arguments(command)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
+    except WarmpoolError as error:
+        print(f"warmpool {parsed.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The data plane: what every protocol calls. Validates, splits, queues, reassembles, and says what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from warmpool.arena import dtype_of
+from warmpool.batcher import Batcher
+from warmpool.batches import Array, Part, PartResult
+from warmpool.catalog import Catalog, ServedMethod, ServedModel
+from warmpool.datatypes import OF_DTYPE
+from warmpool.errors import NotFound, NotWarm
+from warmpool.symbolic import shape_of
+from warmpool.tensors import Tensor
+from warmpool.validation import chosen_outputs, validated
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Outputs by name, and the parts they came from (none for no rows). `validated_ns`: since the epoch."""
+
+    method: ServedMethod
+    outputs: dict[str, Array]
+    parts: list[PartResult]
+    rows: int
+    validated_ns: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The outputs as wire tensors."""
+        names = {spec.name: OF_DTYPE[spec.dtype].name for spec in self.method.spec.outputs}
+        return {
+            name: Tensor(names[name], array.shape, memoryview(array.reshape(-1).view(np.uint8)))
+            for name, array in self.outputs.items()
+        }
+
+    def served(self) -> dict[str, Any]:
+        """What happened, as responses say it; of a split request the slowest part. Times in microseconds."""
+        if not self.parts:
+            return {"rows": 0, "parts": 0}
+        slowest = max(self.parts, key=lambda part: part.received_ns - part.arrived_ns)
+        return {
+            "lane": slowest.lane,
+            "bucket": slowest.bucket,
+            "padding": round(slowest.padding, 4),
+            "rows": self.rows,
+            "batch_rows": slowest.batch_rows,
+            "parts": len(self.parts),
+            "cold": any(part.cold for part in self.parts),
+            "queue_us": (slowest.formed_ns - slowest.arrived_ns) // 1000,
+            "batch_us": (slowest.sent_ns - slowest.formed_ns) // 1000,
+            "run_us": (slowest.run_end_ns - slowest.run_start_ns) // 1000,
+        }
+
+
+class DataPlane:
+    """Models by name, and inference on them."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher = batcher
+        self.catalog = Catalog()
+
+    def model(self, name: str, version: str | None = None) -> ServedModel:
+        """The served model. Raises NotFound, and NotWarm for one that is in the store but cannot be served."""
+        served = self.catalog.models.get(name)
+        if served is None:
+            if name in self.catalog.problems:
+                raise NotWarm(
+                    f"model {name!r} is in the store but cannot be served; see /v1/status", retry_after_s=10.0
+                )
+            raise NotFound(
+                f"model {name[:64]!r} is not served; served: {', '.join(sorted(self.catalog.models)) or 'none'}"
+            )
+        if version is not None and version != served.manifest.version:
+            raise NotFound(f"version {version[:64]!r} of {name!r} is not served; served: {served.manifest.version}")
+        return served
+
+    def method(self, name: str, version: str | None = None) -> ServedMethod:
+        """The method that NAME (its default one) or NAME:METHOD means. Raises NotFound or NotWarm."""
+        model_name, _, method_name = name.partition(":")
+        model = self.model(model_name, version)
+        method = model.method(method_name or None)
+        if method is None:
+            raise NotFound(
+                f"model {model_name!r} has no method {method_name[:64]!r}; it has: {', '.join(model.methods)}"
+            )
+        return method
+
+    async def infer(
+        self, method: ServedMethod, inputs: Mapping[str, Tensor], *, wanted: Sequence[str] = (), timeout_s: float
+    ) -> Answer:
+        """Run a method on a request's tensors.
+
+        Args:
+            method: what to run.
+            inputs: every input of the method, by name.
+            wanted: names of the outputs to return; none for all.
+            timeout_s: how long the caller waits.
+
+        Raises:
+            BadInput: the request is not what the manifest takes.
+            Overloaded, NotWarm, DeadlineExceeded, LaneFailed: as `Batcher.run`.
+        """
+        indices = chosen_outputs(method, wanted)
+        arrays, sizes = validated(method, inputs)
+        validated_ns = time.time_ns()
+        rows = sizes[method.batch] if method.batch else 1
+        if rows == 0:
+            results: list[PartResult] = []
+            outputs = [np.empty(shape_of(spec.shape, sizes), dtype_of(spec.dtype)) for spec in method.spec.outputs]
+        else:
+            deadline_s = asyncio.get_running_loop().time() + timeout_s
+            results = await self._run(self._parts(method, arrays, sizes, deadline_s))
+            outputs = _joined(results)
+        named = {method.spec.outputs[index].name: outputs[index] for index in indices}
+        return Answer(method=method, outputs=named, parts=results, rows=rows, validated_ns=validated_ns)
+
+    async def _run(self, parts: list[Part]) -> list[PartResult]:
+        if len(parts) == 1:
+            return [await self.batcher.run(parts[0])]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.batcher.run(part)) for part in parts]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the first one cancelled the rest: it is the answer
+        return [task.result() for task in tasks]
+
+    def _parts(self, method: ServedMethod, arrays: list[Array], sizes: dict[str, int], deadline_s: float) -> list[Part]:
+        """One part, or as many as the largest bucket asks for."""
+        loop = asyncio.get_running_loop()
+        whole = Part(
+            method=method,
+            need=sizes,
+            inputs=arrays,
+            deadline_s=deadline_s,
+            arrived_ns=time.time_ns(),
+            answer=loop.create_future(),
+        )
+        step = self.batcher.chunk_rows(method, sizes)
+        if method.batch is None or not method.mergeable or whole.rows <= step:
+            return [whole]
+        return [
+            replace(
+                whole,
+                need={**sizes, method.batch: min(step, whole.rows - row)},
+                inputs=[array[row : row + step] for array in arrays],
+                answer=loop.create_future(),
+            )
+            for row in range(0, whole.rows, step)
+        ]
+
+
+def _joined(results: list[PartResult]) -> list[Array]:
+    if len(results) == 1:
+        return results[0].outputs
+    return [np.concatenate(arrays) for arrays in zip(*(result.outputs for result in results), strict=True)]

@@ -1,0 +1,198 @@
+"""The parent's half of the zygote: start one, fork lanes from it, run bounded jobs in its forks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from types import TracebackType
+from typing import IO, Any, Literal, Self
+
+from warmpool.errors import WarmpoolError
+
+Preload = Literal["jaxlib", "jax"]
+
+MESSAGE_BYTES_MAX = 1 << 17
+_STDERR_SHOWN_BYTES = 2000
+
+
+class WorkerFailed(WarmpoolError):
+    """A job in a forked child did not give a result.
+
+    `reason` is one of "exception", "crash", "timeout", "memory"; `detail` says more in one line.
+    """
+
+    def __init__(self, entry: str, reason: str, detail: str) -> None:
+        super().__init__(f"{entry.partition(':')[2]}: {reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class Zygote:
+    """A running zygote. Thread-safe: requests are single datagrams, and every child has a channel of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.process = process
+        self.control = control
+
+    @classmethod
+    def start(cls, preload: Preload) -> Zygote:
+        """Start a zygote; it can be asked at once, and forks as soon as it has imported."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "1",  # XLA's informational lines are noise in a service's log
+            **os.environ,
+            "OPENBLAS_NUM_THREADS": "1",  # a process with threads must not fork
+        }
+        command = [sys.executable, "-m", "warmpool.zygote", str(theirs.fileno()), preload, str(time.time_ns())]
+        with theirs:
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        return cls(process, ours)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, wait_s_max: float = 5.0) -> None:
+        """End the zygote and its workers. Lanes end by themselves when their channels close."""
+        self.control.close()
+        try:
+            self.process.wait(wait_s_max)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def read_stages(self) -> list[tuple[str, int, int]] | None:
+        """Its (name, start_ns, end_ns), once it can fork; None when it is gone. Call it when `control` is readable."""
+        try:
+            data = self.control.recv(MESSAGE_BYTES_MAX)
+        except ConnectionResetError:
+            return None
+        return [(name, start, end) for name, start, end in json.loads(data)["stages"]] if data else None
+
+    def fork(
+        self,
+        entry: str,
+        argument: dict[str, Any],
+        *,
+        descriptors: tuple[int, ...] = (),
+        nice: int = 0,
+        memory_bytes_max: int = 0,
+        orphan: bool = False,
+    ) -> socket.socket:
+        """Ask for a fork that calls `entry` ("module:function") with (argument, channel, descriptors).
+
+        Args:
+            entry: what the child calls.
+            argument: a JSON object for it.
+            descriptors: open files it gets, besides its channel.
+            nice: added to its niceness.
+            memory_bytes_max: limit on its private memory, 0 for none.
+            orphan: whether it outlives the zygote.
+
+        Returns:
+            Our end of its channel. Its first message is {"pid"}, its last {"exit"}; end of file without that one means
+            that the zygote is gone too.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = {
+            "entry": entry,
+            "argument": argument,
+            "nice": nice,
+            "memory_bytes_max": memory_bytes_max,
+            "orphan": orphan,
+        }
+        with theirs:
+            try:
+                socket.send_fds(self.control, [json.dumps(request).encode()], [theirs.fileno(), *descriptors])
+            except OSError as error:
+                ours.close()
+                raise WarmpoolError(f"the zygote is gone: {error.strerror}") from error
+        return ours
+
+    def run(
+        self,
+        entry: str,
+        argument: dict[str, Any],
+        *,
+        wall_s_max: float,
+        memory_bytes_max: int = 0,
+        nice: int = 19,
+    ) -> dict[str, Any]:
+        """Call `entry` ("module:function", dict -> dict) in a fork, wait, return its result. Raises WorkerFailed."""
+        with tempfile.TemporaryFile() as stderr:
+            channel = self.fork(
+                "warmpool.forking:_call",
+                {"entry": entry, "argument": argument},
+                descriptors=(stderr.fileno(),),
+                nice=nice,
+                memory_bytes_max=memory_bytes_max,
+            )
+            with channel:
+                return _result(entry, channel, stderr, wall_s_max)
+
+
+def _result(entry: str, channel: socket.socket, stderr: IO[bytes], wall_s_max: float) -> dict[str, Any]:
+    deadline = time.monotonic() + wall_s_max
+    pid, timed_out = 0, False
+    outcome: dict[str, Any] = {}
+    while True:
+        channel.settimeout(None if timed_out else max(deadline - time.monotonic(), 0.001))
+        try:
+            data = channel.recv(MESSAGE_BYTES_MAX)
+        except TimeoutError:
+            timed_out = True
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+            continue
+        message: dict[str, Any] = json.loads(data) if data else {"exit": None}
+        if "exit" in message:
+            break
+        pid = message.get("pid", pid)
+        if timed_out and "pid" in message:  # forked so late that the time was already over
+            os.kill(pid, signal.SIGKILL)
+        outcome = message if "result" in message or "error" in message else outcome
+    if "result" in outcome:
+        result: dict[str, Any] = outcome["result"]
+        return result
+    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_SHOWN_BYTES))
+    shown = stderr.read().decode(errors="replace")
+    if timed_out:
+        raise WorkerFailed(entry, "timeout", f"it ran longer than {wall_s_max:g} s")
+    raise _failure(entry, outcome, message["exit"], shown)
+
+
+def _failure(entry: str, outcome: dict[str, Any], status: int | None, stderr: str) -> WorkerFailed:
+    last_line = next((line for line in reversed(stderr.splitlines()) if line.strip()), "")
+    if "error" in outcome:
+        return WorkerFailed(entry, outcome["reason"], outcome["error"])
+    if status is None:
+        return WorkerFailed(entry, "crash", "the zygote it was forked from is gone")
+    if "bad_alloc" in stderr or "MemoryError" in stderr or "out of memory" in stderr.lower():
+        return WorkerFailed(entry, "memory", f"it ran out of its memory limit. {last_line}")
+    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    return WorkerFailed(entry, "crash", f"{how}. {last_line}".rstrip())
+
+
+def _call(argument: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> None:
+    """In the child: run a job and send its result or its exception."""
+    import importlib
+
+    os.dup2(descriptors[0], 2)
+    module, _, name = argument["entry"].partition(":")
+    try:
+        message = {"result": getattr(importlib.import_module(module), name)(argument["argument"])}
+    except MemoryError as error:
+        message = {"error": f"out of memory: {error}", "reason": "memory"}
+    except Exception as error:  # noqa: BLE001  # whatever a job raises is its result
+        message = {"error": f"{type(error).__name__}: {error}"[:_STDERR_SHOWN_BYTES], "reason": "exception"}
+    channel.send(json.dumps(message).encode())

@@ -1,0 +1,280 @@
+"""HTTP: the Open Inference Protocol V2, the TF Serving form, health, status, traces, metrics. It decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from warmpool import __version__, rows_form, wire
+from warmpool.datatypes import OF_DTYPE
+from warmpool.errors import (
+    BadInput,
+    Cancelled,
+    DeadlineExceeded,
+    LaneFailed,
+    NotFound,
+    NotWarm,
+    Overloaded,
+    RetryLater,
+    TooLarge,
+    WarmpoolError,
+    shown,
+)
+from warmpool.manifest import TensorSpec
+from warmpool.request_trace import request_spans
+from warmpool.tracing import received_spans, trace_context
+
+if TYPE_CHECKING:
+    from warmpool.dataplane import Answer
+    from warmpool.instance import Instance
+
+TIMEOUT_HEADER = "x-warmpool-timeout-ms"
+TIMEOUT_MS_MAX = 24 * 3600 * 1000
+TRACES_READ_MAX = 1000
+
+STATUS: dict[type[WarmpoolError], int] = {
+    BadInput: 400,
+    NotFound: 404,
+    TooLarge: 413,
+    Overloaded: 429,
+    Cancelled: 499,
+    LaneFailed: 500,
+    NotWarm: 503,
+    DeadlineExceeded: 504,
+}
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response whose body is `content` as JSON."""
+    return Response(msgspec.json.encode(content), status, headers, "application/json")
+
+
+def error_response(error: WarmpoolError) -> Response:
+    """The documented form of an error: {"error": message}, and Retry-After where waiting helps."""
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    headers = {"retry-after": str(max(1, round(error.retry_after_s)))} if isinstance(error, RetryLater) else {}
+    return json_response({"error": str(error)}, status, headers)
+
+
+def http_app(instance: Instance) -> Starlette:
+    """The ASGI application of an instance."""
+    api = HttpApi(instance)
+    routes: list[tuple[str, str, Handler]] = [
+        ("GET", "/v2", api.server_metadata),
+        ("GET", "/v2/health/live", api.live),
+        ("GET", "/v2/health/ready", api.ready),
+        ("GET", "/v1/status", api.status),
+        ("GET", "/v1/traces", api.traces),
+        ("POST", "/v1/traces", api.receive_traces),
+        ("GET", "/metrics", api.metrics),
+        ("GET", "/v1/models/{model}", api.model_status),
+        ("POST", "/v1/models/{model}", api.predict),
+    ]
+    for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        routes += [
+            ("GET", model, api.model_metadata),
+            ("GET", f"{model}/ready", api.model_ready),
+            ("POST", f"{model}/infer", api.infer),
+        ]
+    return Starlette(
+        routes=[Route(path, guarded(handler), methods=[method]) for method, path, handler in routes],
+        exception_handlers={404: _no_such_route, 405: _no_such_method},
+    )
+
+
+def guarded(handler: Handler) -> Handler:
+    """A handler whose known errors become their documented answers."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except WarmpoolError as error:
+            return error_response(error)
+        except ClientDisconnect:
+            return error_response(Cancelled("the caller went away"))
+
+    return answer
+
+
+class HttpApi:
+    """The handlers."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+
+    async def server_metadata(self, _: Request) -> Response:
+        return json_response({"name": "warmpool", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+    async def live(self, _: Request) -> Response:
+        return json_response({"live": True})
+
+    async def ready(self, _: Request) -> Response:
+        reasons = self.instance.unready_reasons()
+        return json_response({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+    async def status(self, _: Request) -> Response:
+        return json_response(await self.instance.status())
+
+    async def traces(self, request: Request) -> Response:
+        count = request.query_params.get("count", "100")
+        if not count.isdecimal() or not 1 <= int(count) <= TRACES_READ_MAX:
+            raise BadInput.about("count", count, f"1 to {TRACES_READ_MAX}")
+        cold_only = request.query_params.get("cold", "") in {"1", "true"}
+        return json_response(self.instance.traces.read(int(count), cold_only=cold_only))
+
+    async def receive_traces(self, request: Request) -> Response:
+        try:
+            spans = received_spans(await self._body(request))
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+        for trace_id, received in spans.items():
+            self.instance.traces.receive(trace_id, received)
+        return Response(b"", 200, media_type="application/x-protobuf")
+
+    async def metrics(self, request: Request) -> Response:
+        body, content_type = self.instance.metrics.exposition(request.headers.get("accept", ""))
+        return Response(body, 200, {"content-type": content_type})
+
+    async def model_status(self, request: Request) -> Response:
+        model = self.instance.dataplane.model(request.path_params["model"].partition(":")[0])
+        state = "AVAILABLE" if self.instance.model_ready(model) else "LOADING"
+        return json_response({"model_version_status": [{"version": model.manifest.version, "state": state}]})
+
+    async def model_metadata(self, request: Request) -> Response:
+        method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
+        return json_response(
+            {
+                "name": request.path_params["model"],
+                "versions": [method.version],
+                "platform": "jax_stablehlo",
+                "inputs": [_metadata(spec) for spec in method.spec.inputs],
+                "outputs": [_metadata(spec) for spec in method.spec.outputs],
+                "parameters": {
+                    "methods": list(self.instance.dataplane.model(method.model).methods),
+                    "dimensions": {name: {"max": dim.max, "sizes": dim.sizes} for name, dim in method.dims.items()},
+                },
+            }
+        )
+
+    async def model_ready(self, request: Request) -> Response:
+        name = request.path_params["model"].partition(":")[0]
+        ready = self.instance.model_ready(self.instance.dataplane.model(name, request.path_params.get("version")))
+        return json_response({"name": name, "ready": ready}, 200 if ready else 503)
+
+    async def infer(self, request: Request) -> Response:
+        async def work(call: Call) -> tuple[Answer, Response]:
+            decoded = wire.decode_request(call.body, request.headers.get(wire.HEADER_LENGTH))
+            wanted = [output.name for output in decoded.outputs]
+            method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
+            answer = await self.instance.dataplane.infer(
+                method, decoded.inputs, wanted=wanted, timeout_s=call.timeout_s
+            )
+            body, header_length = wire.encode_response(
+                wire.InferResponse(
+                    id=decoded.id,
+                    model_name=request.path_params["model"],
+                    model_version=method.version,
+                    outputs=answer.tensors(),
+                    parameters={**answer.served(), "trace_id": call.trace_id},
+                ),
+                decoded.wants_binary,
+            )
+            if header_length is None:
+                return answer, Response(body, 200, media_type="application/json")
+            headers = {wire.HEADER_LENGTH: str(header_length)}
+            return answer, Response(body, 200, headers, "application/octet-stream")
+
+        return await self._traced(request, request.path_params["model"], work)
+
+    async def predict(self, request: Request) -> Response:
+        async def work(call: Call) -> tuple[Answer, Response]:
+            method = self.instance.dataplane.method(request.path_params["model"])
+            form, inputs = rows_form.decode(method, call.body)
+            answer = await self.instance.dataplane.infer(method, inputs, timeout_s=call.timeout_s)
+            served = {**answer.served(), "trace_id": call.trace_id}
+            content = {**rows_form.encode(form, answer), "model_version": method.version, "served": served}
+            return answer, json_response(content)
+
+        return await self._traced(request, request.path_params["model"], work)
+
+    async def _traced(
+        self, request: Request, model: str, work: Callable[[Call], Awaitable[tuple[Answer, Response]]]
+    ) -> Response:
+        """Run an inference, then record its trace and metrics, whatever came of it."""
+        trace_id, parent_id = trace_context(request.headers.get("traceparent"))
+        start_ns = time.time_ns()
+        answer = None
+        try:
+            call = Call(body=await self._body(request), timeout_s=self._timeout_s(request), trace_id=trace_id)
+            start_ns = time.time_ns()
+            answer, response = await work(call)
+        except WarmpoolError as error:
+            response = error_response(error)
+        end_ns = time.time_ns()
+        attributes = {
+            "http.response.status_code": response.status_code,
+            "warmpool.model": model[:128],
+            "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
+        }
+        spans = request_spans(
+            parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=attributes
+        )
+        self.instance.traces.record(trace_id, spans)
+        known = answer.method if answer else None
+        self.instance.metrics.request(known, response.status_code, (end_ns - start_ns) / 1e9, trace_id)
+        response.headers["x-warmpool-trace-id"] = trace_id
+        return response
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, as long as it is within the limit."""
+        limit = self.instance.settings.body_bytes_max
+        declared = request.headers.get("content-length", "0")
+        if declared.isdecimal() and int(declared) > limit:
+            raise TooLarge(f"body: {declared} bytes, allowed: {limit}")
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(f"body: more than {limit} bytes, allowed: {limit}")
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _timeout_s(self, request: Request) -> float:
+        value = request.headers.get(TIMEOUT_HEADER)
+        if value is None:
+            return self.instance.settings.deadline_ms / 1000
+        if not value.isdecimal() or not 1 <= int(value) <= TIMEOUT_MS_MAX:
+            raise BadInput.about(TIMEOUT_HEADER, value, f"1 to {TIMEOUT_MS_MAX} milliseconds")
+        return int(value) / 1000
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What every inference needs of its HTTP request."""
+
+    body: bytes
+    timeout_s: float
+    trace_id: str
+
+
+def _metadata(spec: TensorSpec) -> dict[str, Any]:
+    """A tensor as V2 metadata has it: dimensions that vary are -1."""
+    shape = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
+    return {"name": spec.name, "datatype": OF_DTYPE[spec.dtype].name, "shape": shape}
+
+
+async def _no_such_route(request: Request, _: Exception) -> Response:
+    return error_response(NotFound(f"there is nothing at {shown(request.url.path)}"))
+
+
+async def _no_such_method(request: Request, _: Exception) -> Response:
+    return json_response({"error": f"{request.method} is not allowed at {shown(request.url.path)}"}, 405)

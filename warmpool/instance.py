@@ -1,0 +1,295 @@
+"""One instance: the front, its lanes, and the order in which they come up and go down.
+
+start: the zygote imports while the front reads the catalog and verifies weights; the primary lane is forked as soon as
+the zygote can; what it is to hold is known when both are done. The CPU lane starts once the primary has its minimum
+set (or has failed), so that the two do not compete for the first answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from cache.errors import CacheError
+from cache.fingerprint import Fingerprint
+from cache.store import Store
+from warmpool import __version__, messages
+from warmpool.batcher import Batcher
+from warmpool.batches import Batch
+from warmpool.catalog import ServedModel, load_order, read_catalog, read_target, verify_weights
+from warmpool.cold_start import ColdStart
+from warmpool.dataplane import DataPlane
+from warmpool.forking import Preload, Zygote
+from warmpool.lanes import LaneProxy, Loadable, LoadPlan
+from warmpool.manifest import Target, executable_path
+from warmpool.metrics import Metrics
+from warmpool.settings import Settings
+from warmpool.tracing import Traces
+
+if TYPE_CHECKING:
+    from cache.executable import Mode
+
+log = logging.getLogger(__name__)
+
+STATUS_WAIT_S_MAX = 0.5
+LANE_STOP_S_MAX = 2.0
+
+
+class Instance:
+    """The state of a running instance. It is its lanes' `Watcher`."""
+
+    def __init__(
+        self, settings: Settings, store: Store, zygote: Zygote, preload: Preload, cold_start: ColdStart
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.state = "starting"
+        self.traces = Traces(settings.traces_kept_max)
+        self.metrics = Metrics(self)
+        self.batcher = Batcher(settings.queue_rows_max, self.metrics.batch)
+        self.dataplane = DataPlane(self.batcher)
+        self.lanes: list[LaneProxy] = []
+        self._preload = preload
+        self._zygote = zygote
+        self._cold_start = cold_start
+        self._starts: dict[str, ColdStart] = {"primary": cold_start}
+        self._weights_verified = False
+        self._hello: dict[str, Fingerprint] = {}
+
+    async def start(self) -> None:
+        """Read the catalog, start the lanes, verify weights. Returns when the lanes are on their way."""
+        self._watch_zygote()
+        with_catalog = time.time_ns()
+        self.dataplane.catalog = await asyncio.to_thread(read_catalog, self.store)
+        self._cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
+        primary_mode: Mode = "jax" if self._preload == "jax" else "jaxlib"
+        arena_bytes = self.dataplane.catalog.arena_bytes
+        self.lanes = [
+            LaneProxy("primary", primary_mode, self._living_zygote, arena_bytes, self),
+            LaneProxy("cpu", "jaxlib", self._living_zygote, arena_bytes, self),
+        ]
+        self.batcher.lanes = self.lanes
+        self.lanes[0].start()
+        await self._verify_weights()
+
+    async def stop(self) -> None:
+        """End lanes and zygote; what still waits gets its answer first."""
+        self.state = "draining"
+        self.batcher.close()
+        async with asyncio.TaskGroup() as group:
+            for lane in self.lanes:
+                group.create_task(lane.stop(LANE_STOP_S_MAX))
+        asyncio.get_running_loop().remove_reader(self._zygote.control)
+        await asyncio.to_thread(self._zygote.close)
+        if self.traces.exporter is not None:
+            await asyncio.to_thread(self.traces.exporter.close)
+
+    def drain(self) -> None:
+        """Be unready from now on; requests that come all the same are still answered."""
+        self.state = "draining"
+
+    # What callers ask
+
+    def unready_reasons(self) -> dict[str, str]:
+        """Why the instance is not ready, by model ("" for the instance itself); empty when it is."""
+        catalog = self.dataplane.catalog
+        reasons = dict(catalog.problems)
+        if self.state == "draining":
+            reasons[""] = "the instance is draining"
+        elif not self._weights_verified:
+            reasons[""] = "the instance is starting"
+        elif not catalog.models:
+            reasons[""] = "no model is published in the store"
+        for name, model in catalog.models.items():
+            if not self.model_ready(model):
+                reasons[name] = self._missing(model) or "its minimum set is not warm"
+        return reasons
+
+    def model_ready(self, model: ServedModel) -> bool:
+        """Whether the primary lane holds the model's minimum set, warm."""
+        return bool(self.lanes) and self._holds_minimum(self.lanes[0], model)
+
+    async def status(self) -> dict[str, Any]:
+        """The document of /v1/status."""
+        answers = await asyncio.gather(*(lane.ask(STATUS_WAIT_S_MAX) for lane in self.lanes))
+        reasons = self.unready_reasons()
+        return {
+            "version": __version__,
+            "state": self.state,
+            "ready": not reasons,
+            "reasons": reasons,
+            "front": {"pid": os.getpid(), "jax_imported": sys.modules.get("jax") is not None},
+            "zygote": {"pid": self._zygote.process.pid},
+            "models": {
+                name: {
+                    "version": model.manifest.version,
+                    "ready": self.model_ready(model),
+                    "methods": list(model.methods),
+                }
+                for name, model in self.dataplane.catalog.models.items()
+            },
+            "lanes": [_lane_status(lane, answer) for lane, answer in zip(self.lanes, answers, strict=True)],
+            "rows_waiting": self.batcher.rows_waiting,
+        }
+
+    # What lanes tell
+
+    def hello(self, lane: LaneProxy, fingerprint: dict[str, str], stages: list[messages.Stage]) -> None:
+        start = self._starts.setdefault(lane.name, ColdStart(f"{lane.name} lane start", lane.started_ns))
+        first = stages[0].start_ns
+        start.add(f"{lane.name} lane", [messages.Stage("fork", min(self._forkable_ns(lane), first), first), *stages])
+        self._hello[lane.name] = Fingerprint(fingerprint)
+        self._load(lane)
+
+    def progressed(self, lane: LaneProxy, what: str, stages: list[messages.Stage]) -> None:
+        start = self._starts[lane.name]
+        start.add(f"{lane.name} lane: {what}", stages)
+        models = self.dataplane.catalog.models.values()
+        if start.end_ns is None and all(self._holds_minimum(lane, model) for model in models):
+            start.end_ns = time.time_ns()
+            self.traces.record_cold_start(start.trace(start.end_ns))
+            self._became_ready(lane)
+        self.batcher.pump()
+
+    def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
+        log.error(
+            "executable cannot be made warm", extra={"lane": lane.name, "executable": loadable.title, "reason": reason}
+        )
+        self.batcher.sweep()
+
+    def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
+        self.batcher.finished(lane, batch, done)
+
+    def failed(self, lane: LaneProxy, batch: Batch | None, reason: str) -> None:
+        if lane.state == "down":
+            self._starts.pop(lane.name, None)
+            self._hello.pop(lane.name, None)
+            self._start_cpu_lane()
+        self.batcher.failed(batch, reason)
+
+    # How it comes up
+
+    async def _verify_weights(self) -> None:
+        started_ns = time.time_ns()
+        catalog = self.dataplane.catalog
+        for name, model in list(catalog.models.items()):
+            try:
+                await asyncio.to_thread(verify_weights, model)
+            except (CacheError, OSError) as error:
+                log.exception("model cannot be served", extra={"model": name})
+                catalog.problems[name] = str(error)
+                del catalog.models[name]
+        self._cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
+        self._weights_verified = True
+        for lane in self.lanes:
+            self._load(lane)
+
+    def _load(self, lane: LaneProxy) -> None:
+        """Give a lane its plan, once it has said what it is and the weights are known to be whole."""
+        fingerprint = self._hello.get(lane.name)
+        if fingerprint is None or not self._weights_verified or lane.load_plan is not None:
+            return
+        plan = LoadPlan()
+        targets: dict[str, Target] = {}
+        models = {model.key: model for model in self.dataplane.catalog.models.values()}
+        for key, model in models.items():
+            try:
+                target = read_target(self.store, model, fingerprint.digest)
+            except CacheError as error:
+                plan.missing[model.manifest.model] = str(error)
+                continue
+            if target is None:
+                plan.missing[model.manifest.model] = "it was not published for this kind of machine; publish it on one"
+                continue
+            targets[key] = target
+            plan.add_weights(model)
+        for key, spec in load_order(targets):
+            if lane is self.lanes[0] or spec.ladder:
+                self._add(plan, models[key], spec)
+        lane.load(plan)
+
+    def _add(self, plan: LoadPlan, model: ServedModel, spec: Any) -> None:
+        try:
+            plan.add(model, spec, os.fspath(self.store.local_path(executable_path(spec.key))))
+        except CacheError as error:
+            plan.missing[model.manifest.model] = str(error)
+            log.exception("executable is missing", extra={"model": model.key})
+
+    def _became_ready(self, lane: LaneProxy) -> None:
+        if lane is self.lanes[0]:
+            if self.state == "starting":
+                self.state = "serving"
+            self._start_cpu_lane()
+
+    def _start_cpu_lane(self) -> None:
+        cpu = self.lanes[1]
+        if cpu.state == "starting" and cpu.started_ns == 0:
+            cpu.start()
+
+    def _holds_minimum(self, lane: LaneProxy, model: ServedModel) -> bool:
+        plan = lane.load_plan
+        if plan is None or model.manifest.model in plan.missing:
+            return False
+        warm = {id(candidate) for method in model.methods.values() for candidate in lane.warm.get(method, ())}
+        return all(
+            id(loadable.candidate) in warm
+            for loadable in plan.loadables.values()
+            if loadable.minimum and loadable.method.model == model.manifest.model
+        )
+
+    def _missing(self, model: ServedModel) -> str:
+        plan = self.lanes[0].load_plan if self.lanes else None
+        return plan.missing.get(model.manifest.model, "") if plan else ""
+
+    # The zygote
+
+    def _living_zygote(self) -> Zygote:
+        return self._zygote
+
+    def _watch_zygote(self) -> None:
+        self._zygote.control.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._zygote.control, self._zygote_readable)
+        self._zygote_ready_ns = 0
+
+    def _zygote_readable(self) -> None:
+        control: socket.socket = self._zygote.control
+        stages = self._zygote.read_stages()
+        if stages is not None:
+            self._zygote_ready_ns = time.time_ns()
+            if self._cold_start.end_ns is None:
+                self._cold_start.add("zygote", [messages.Stage(*stage) for stage in stages])
+            return
+        asyncio.get_running_loop().remove_reader(control)
+        if self.state != "draining":
+            log.error("zygote died; starting another")
+            self._zygote.close(wait_s_max=0.1)
+            self._zygote = Zygote.start(self._preload)
+            self._watch_zygote()
+
+    def _forkable_ns(self, lane: LaneProxy) -> int:
+        """From when on the lane's start waited for nothing but the fork itself."""
+        return max(lane.started_ns, self._zygote_ready_ns)
+
+
+def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, Any]:
+    plan = lane.load_plan
+    return {
+        "name": lane.name,
+        "pid": lane.pid,
+        "state": lane.state,
+        "mode": lane.mode,
+        "warm": lane.warm_count,
+        "planned": len(plan.loadables) if plan else 0,
+        "missing": plan.missing if plan else {},
+        "cold": {plan.loadables[number].title: reason for number, reason in lane.cold_reasons.items()} if plan else {},
+        "busy": lane.batch is not None,
+        "batches": lane.batches_run,
+        "restarts": lane.restarts,
+        "compiles": answer.compiles if answer else None,
+        "resident_bytes": answer.resident_bytes if answer else None,
+    }

@@ -1,0 +1,173 @@
+"""A lane: the process that owns a device and runs warm executables. It never traces, compiles or sees user code.
+
+The main thread waits for a batch, runs it and answers. A second thread makes executables warm, so that a lane serves
+while it still loads; XLA releases the interpreter lock for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.artifact import unpack
+from cache.errors import CacheError, Foreign
+from cache.executable import Buffer, Executable, Runtime
+from warmpool import messages
+from warmpool.arena import Arena, Region, regions
+from warmpool.manifest import Manifest
+from warmpool.weights import map_weights
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Warm:
+    """A warm executable and where its tensors lie in the arena."""
+
+    __slots__ = ("executable", "inputs", "outputs", "weights")
+
+    def __init__(self, executable: Executable, weights: list[Buffer], load: messages.Load) -> None:
+        self.executable = executable
+        self.weights = weights
+        self.inputs = regions(load.inputs)
+        self.outputs = regions(load.outputs, self.inputs[-1].end if self.inputs else 0)
+
+
+class Lane:
+    """The state of a lane process."""
+
+    def __init__(self, runtime: Runtime, arena: Arena, channel: socket.socket) -> None:
+        self.runtime = runtime
+        self.fingerprint = runtime.fingerprint()
+        self.arena = arena
+        self.channel = channel
+        self.warm: dict[int, _Warm] = {}
+        self.weights: dict[str, list[Buffer]] = {}
+        self._loads: queue.SimpleQueue[messages.Load | messages.Weights] = queue.SimpleQueue()
+
+    def serve(self, stages: list[messages.Stage]) -> None:
+        """Say hello with the stages so far, then answer messages until told to stop or the front is gone."""
+        self._send(messages.Hello(fingerprint=dict(self.fingerprint.ingredients), stages=stages))
+        loader = threading.Thread(target=self._load_all, name="loader", daemon=True)
+        loader.start()
+        while data := self.channel.recv(messages.MESSAGE_BYTES_MAX):
+            match messages.decode_from_front(data):
+                case messages.Run() as run:
+                    self._send(self._run(self.warm[run.executable]))
+                case messages.Load() | messages.Weights() as load:
+                    self._loads.put(load)
+                case messages.Ask():
+                    self._send(self._answer())
+                case messages.Stop():
+                    return
+
+    def _run(self, warm: _Warm) -> messages.Done | messages.Failed:
+        start_ns = time.time_ns()
+        try:
+            arguments = [*warm.weights, *(self.runtime.put(self.arena.array(region)) for region in warm.inputs)]
+            for region, result in zip(warm.outputs, warm.executable.run(arguments), strict=True):
+                np.copyto(self.arena.array(region), result, casting="no")
+        except CacheError as error:
+            return messages.Failed(reason=str(error))
+        return messages.Done(start_ns=start_ns, end_ns=time.time_ns())
+
+    def _load_all(self) -> None:
+        try:
+            while True:
+                load = self._loads.get()
+                self._send(self._map(load) if isinstance(load, messages.Weights) else self._load(load))
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+            os._exit(1)  # a lane that cannot load is not a lane: the front starts another
+
+    def _map(self, message: messages.Weights) -> messages.Mapped:
+        stages: list[messages.Stage] = []
+        try:
+            with _staged(stages, "weights"):
+                spec = msgspec.json.decode(Path(message.manifest_path).read_bytes(), type=Manifest).weights
+                arrays = map_weights(Path(message.weights_path), spec)
+                self.weights[message.version] = [self.runtime.put(array) for array in arrays]
+        except (OSError, ValueError) as error:
+            return messages.Mapped(version=message.version, stages=stages, reason=str(error))
+        return messages.Mapped(version=message.version, stages=stages)
+
+    def _load(self, load: messages.Load) -> messages.Warm | messages.Cold:
+        stages: list[messages.Stage] = []
+        try:
+            with _staged(stages, "fetch"):
+                data = Path(load.artifact_path).read_bytes()
+            with _staged(stages, "verify"):
+                payload = self._verified(data, load.key)
+            with _staged(stages, "load"):
+                warm = _Warm(self.runtime.load(payload), self.weights[load.version], load)
+            with _staged(stages, "first run"):
+                self._first_run(warm)
+        except (CacheError, OSError) as error:
+            return messages.Cold(executable=load.executable, reason=str(error), damaged=isinstance(error, CacheError))
+        self.warm[load.executable] = warm
+        return messages.Warm(executable=load.executable, stages=stages)
+
+    def _verified(self, data: bytes, key: str) -> memoryview:
+        """The payload, if the artifact is whole, has this key, and was made for this lane's fingerprint."""
+        header, payload = unpack(data, key=key)
+        prefix = "fingerprint."
+        made_for = {
+            name.removeprefix(prefix): value for name, value in header.ingredients.items() if name.startswith(prefix)
+        }
+        if differences := self.fingerprint.differences(made_for):
+            raise Foreign(f"artifact {key[:16]}", differences)
+        return payload
+
+    def _first_run(self, warm: _Warm) -> None:
+        """Run on zeros in memory of its own: the arena may hold a batch."""
+        inputs = [self.runtime.put(_zeros(region)) for region in warm.inputs]
+        results = warm.executable.run([*warm.weights, *inputs])
+        found = [(result.dtype, result.shape) for result in results]
+        declared = [(region.dtype, region.shape) for region in warm.outputs]
+        if found != declared:
+            raise CacheError(f"the executable's results are {found}, the manifest says {declared}")
+
+    def _answer(self) -> messages.Answer:
+        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return messages.Answer(
+            compiles=self.runtime.compiles(), executables=len(self.warm), resident_bytes=resident_pages * _PAGE_BYTES
+        )
+
+    def _send(self, message: messages.FromLane) -> None:
+        self.channel.send(messages.encode(message))
+
+
+def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> None:
+    """Entry of the fork: `argument` has "mode" and "arena_bytes", the one descriptor is the arena's."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to the whole group, it is the front's to act on
+    stages: list[messages.Stage] = []
+    with _staged(stages, "client"):
+        runtime = Runtime.open(argument["mode"])
+    lane = Lane(runtime, Arena(descriptors[0], argument["arena_bytes"]), channel)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone: so is the reason to be
+        lane.serve(stages)
+    os._exit(0)  # the loader may be inside XLA, which does not take part in an orderly exit
+
+
+def _zeros(region: Region) -> NDArray[Any]:
+    return np.zeros(region.shape, region.dtype)
+
+
+@contextmanager
+def _staged(stages: list[messages.Stage], name: str) -> Iterator[None]:
+    start_ns = time.time_ns()
+    yield
+    stages.append(messages.Stage(name, start_ns, time.time_ns()))

@@ -1,0 +1,333 @@
+"""The front's half of a lane: start it, load it, give it batches, notice its death, start it again.
+
+Everything here happens in the event loop's thread, in callbacks that do not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from warmpool import messages
+from warmpool.arena import Arena, Region, regions
+from warmpool.batches import Batch
+from warmpool.catalog import ServedMethod, ServedModel
+from warmpool.forking import Zygote
+from warmpool.manifest import ExecutableSpec, bucket_name
+from warmpool.selection import Candidate, Sizes, covers
+
+if TYPE_CHECKING:
+    from cache.executable import Mode
+
+log = logging.getLogger(__name__)
+
+RESTART_DELAY_S_MAX = 5.0
+_HEALTHY_S = 1.0  # a lane that lived this long is restarted at once
+
+
+@dataclass(frozen=True, slots=True)
+class Loadable:
+    """An executable that a lane is to hold, with everything the lane and the front need to know of it."""
+
+    candidate: Candidate
+    method: ServedMethod
+    message: messages.Load
+    minimum: bool
+    inputs: list[Region]
+    outputs: list[Region]
+
+    @property
+    def title(self) -> str:
+        return f"{self.method.model}:{self.method.name} {bucket_name(self.candidate.bucket)}"
+
+
+@dataclass(slots=True)
+class LoadPlan:
+    """What a lane of one fingerprint is to hold, in load order, and why models are missing from it."""
+
+    work: list[messages.Weights | messages.Load] = field(default_factory=list)
+    loadables: dict[int, Loadable] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add_weights(self, model: ServedModel) -> None:
+        self.work.append(
+            messages.Weights(
+                version=model.key, manifest_path=str(model.manifest_file), weights_path=str(model.weights_file)
+            )
+        )
+
+    def add(self, model: ServedModel, spec: ExecutableSpec, artifact_file: str) -> None:
+        method = model.methods[spec.method]
+        number = len(self.loadables)
+        inputs, outputs = method.inputs_of(spec.bucket), method.outputs_of(spec.bucket)
+        message = messages.Load(
+            executable=number,
+            version=model.key,
+            artifact_path=artifact_file,
+            key=spec.key,
+            inputs=inputs,
+            outputs=outputs,
+        )
+        placed = regions(inputs)
+        self.work.append(message)
+        self.loadables[number] = Loadable(
+            candidate=Candidate(number, spec.bucket, spec.cost_us),
+            method=method,
+            message=message,
+            minimum=spec.minimum,
+            inputs=placed,
+            outputs=regions(outputs, placed[-1].end if placed else 0),
+        )
+
+
+class Watcher(Protocol):
+    """Who is told what happens in a lane."""
+
+    def hello(self, lane: LaneProxy, fingerprint: dict[str, str], stages: list[messages.Stage]) -> None:
+        """The lane has a client of this fingerprint; it waits for `LaneProxy.load`."""
+
+    def progressed(self, lane: LaneProxy, what: str, stages: list[messages.Stage]) -> None:
+        """The lane mapped weights or warmed an executable; it may now take batches that it could not before."""
+
+    def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
+        """An executable cannot be made warm."""
+
+    def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
+        """The results lie in the lane's arena; the lane takes the next batch when this returns."""
+
+    def failed(self, lane: LaneProxy, batch: Batch | None, reason: str) -> None:
+        """A run failed, or the lane died (with or without a batch)."""
+
+
+class LaneProxy:
+    """One lane, over all the processes that it consists of in its life."""
+
+    def __init__(self, name: str, mode: Mode, zygote: Callable[[], Zygote], arena_bytes: int, watcher: Watcher) -> None:
+        self.name = name
+        self.mode = mode
+        self.state = "starting"
+        self.pid: int | None = None
+        self.arena = Arena.create(arena_bytes)
+        self.load_plan: LoadPlan | None = None
+        self.warm: defaultdict[ServedMethod, list[Candidate]] = defaultdict(list)
+        self.warm_count = 0
+        self.batch: Batch | None = None
+        self.restarts = 0
+        self.started_ns = 0
+        self.batches_run = 0
+        self.cold_reasons: dict[int, str] = {}
+        self._zygote = zygote
+        self._watcher = watcher
+        self._work: deque[messages.Weights | messages.Load] = deque()
+        self._in_flight = 0
+        self._channel: socket.socket | None = None
+        self._loop = asyncio.get_running_loop()
+        self._started_s = 0.0
+        self._early_deaths = 0
+        self._answers: list[asyncio.Future[messages.Answer]] = []
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+
+    def __repr__(self) -> str:
+        return (
+            f"<LaneProxy {self.name} {self.state} pid={self.pid} warm={self.warm_count} busy={self.batch is not None}>"
+        )
+
+    @property
+    def idle(self) -> bool:
+        return self.batch is None and self._channel is not None and self.load_plan is not None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether everything that it is to hold was tried."""
+        return self.load_plan is not None and not self._work and self._in_flight == 0
+
+    def start(self) -> None:
+        """Fork the lane's process."""
+        self.state = "starting"
+        self._started_s = self._loop.time()
+        self.started_ns = time.time_ns()
+        try:
+            self._channel = self._zygote().fork(
+                "warmpool.lane:main",
+                {"mode": self.mode, "arena_bytes": self.arena.size_bytes},
+                descriptors=(self.arena.descriptor,),
+                orphan=True,  # a lane outlives its zygote: losing the one must not lose the others
+            )
+        except Exception:
+            log.exception("lane cannot be forked", extra={"lane": self.name})
+            self._restart_later()
+            return
+        self._channel.setblocking(False)
+        self._loop.add_reader(self._channel, self._readable)
+
+    def load(self, plan: LoadPlan) -> None:
+        """Begin to load what the plan says, in its order."""
+        self.load_plan = plan
+        self._work = deque(plan.work)
+        self.state = "loading" if self._work else "warm"
+        self._load_more()
+
+    def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
+        """Whether the lane holds, or may come to hold, an executable that covers the need."""
+        if self.state == "stopped":
+            return False
+        if self.load_plan is None:
+            return True
+        return any(
+            loadable.method is method and number not in self.cold_reasons and covers(loadable.candidate.bucket, need)
+            for number, loadable in self.load_plan.loadables.items()
+        )
+
+    def submit(self, batch: Batch) -> None:
+        """Write a batch into the arena, padded, and run it. The lane has to be idle."""
+        assert self.idle, self
+        assert self.load_plan is not None
+        loadable = self.load_plan.loadables[batch.executable.id]
+        batch.fill([self.arena.array(region) for region in loadable.inputs])
+        batch.sent_ns = time.time_ns()
+        self.batch = batch
+        self._send(messages.Run(executable=loadable.candidate.id))
+
+    def results(self, batch: Batch) -> list[np.ndarray]:
+        """Views of the results in the arena, valid until the next batch is submitted."""
+        assert self.load_plan is not None
+        return [self.arena.array(region) for region in self.load_plan.loadables[batch.executable.id].outputs]
+
+    async def ask(self, wait_s_max: float) -> messages.Answer | None:
+        """What the process says of itself, None if it does not say so in time (it may be in the middle of a batch)."""
+        if self._channel is None or self.pid is None:
+            return None
+        answer: asyncio.Future[messages.Answer] = self._loop.create_future()
+        self._answers.append(answer)
+        if len(self._answers) == 1:
+            self._send(messages.Ask())
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), wait_s_max)
+        except TimeoutError:
+            return None
+
+    async def stop(self, wait_s_max: float) -> None:
+        """End the process: first asked, then killed."""
+        self.state = "stopped"
+        if self._channel is None:
+            return
+        self._send(messages.Stop())
+        try:
+            await asyncio.wait_for(asyncio.shield(self._ended), wait_s_max)
+        except TimeoutError:
+            if self.pid is not None:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _readable(self) -> None:
+        assert self._channel is not None
+        while self._channel is not None:
+            try:
+                data = self._channel.recv(messages.MESSAGE_BYTES_MAX)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
+
+    def _received(self, message: messages.FromLane | messages.Born | messages.Gone) -> None:
+        match message:
+            case messages.Done() | messages.Failed():
+                self._settle(message)
+            case messages.Warm() | messages.Cold() | messages.Mapped():
+                self._in_flight -= 1
+                self._acknowledge(message)
+                self._load_more()
+            case messages.Hello():
+                self._watcher.hello(self, message.fingerprint, message.stages)
+            case messages.Answer():
+                self._answered(message)
+            case messages.Born():
+                self.pid = message.pid
+            case messages.Gone():
+                self._died(message.exit)
+
+    def _settle(self, message: messages.Done | messages.Failed) -> None:
+        batch, self.batch = self.batch, None
+        assert batch is not None, self
+        if isinstance(message, messages.Failed):
+            self._watcher.failed(self, batch, message.reason)
+        else:
+            self.batches_run += 1
+            self._watcher.finished(self, batch, message)
+
+    def _answered(self, message: messages.Answer) -> None:
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            if not answer.done():
+                answer.set_result(message)
+
+    def _acknowledge(self, message: messages.Warm | messages.Cold | messages.Mapped) -> None:
+        assert self.load_plan is not None
+        if self.loaded:
+            self.state = "warm"
+        match message:
+            case messages.Warm():
+                loadable = self.load_plan.loadables[message.executable]
+                self.warm[loadable.method].append(loadable.candidate)
+                self.warm_count += 1
+                self._watcher.progressed(self, loadable.title, message.stages)
+            case messages.Mapped():
+                if message.reason:
+                    log.error("weights cannot be mapped", extra={"version": message.version, "reason": message.reason})
+                self._watcher.progressed(self, f"weights {message.version}", message.stages)
+            case messages.Cold():
+                loadable = self.load_plan.loadables[message.executable]
+                self.cold_reasons[message.executable] = message.reason
+                self._watcher.damaged(self, loadable, message.reason)
+
+    def _load_more(self) -> None:
+        while self._work and self._in_flight < messages.LOADS_IN_FLIGHT_MAX:
+            self._in_flight += 1
+            self._send(self._work.popleft())
+
+    def _send(self, message: messages.FromFront) -> None:
+        assert self._channel is not None
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # it died: reading its end of file handles that
+            self._channel.send(messages.encode(message))
+
+    def _died(self, status: int) -> None:
+        assert self._channel is not None
+        self._loop.remove_reader(self._channel)
+        self._channel.close()
+        self._channel, self.pid, self.load_plan = None, None, None
+        self.warm.clear()
+        self.warm_count = self._in_flight = 0
+        self.cold_reasons.clear()
+        self._work.clear()
+        for answer in self._answers:
+            answer.cancel()
+        self._answers = []
+        batch, self.batch = self.batch, None
+        if self.state == "stopped":
+            if not self._ended.done():
+                self._ended.set_result(None)
+            return
+        log.error("lane died", extra={"lane": self.name, "status": status})
+        self.restarts += 1
+        self._restart_later()
+        self._watcher.failed(self, batch, f"the {self.name} lane died with status {status}")
+
+    def _restart_later(self) -> None:
+        self.state = "down"
+        healthy = self._loop.time() - self._started_s >= _HEALTHY_S
+        self._early_deaths = 0 if healthy else self._early_deaths + 1
+        delay_s = 0.0 if healthy else min(0.05 * 2**self._early_deaths, RESTART_DELAY_S_MAX)
+        self._loop.call_later(delay_s, lambda: self.start() if self.state == "down" else None)

@@ -1,0 +1,177 @@
+"""What a store says about one published version of a model.
+
+The manifest is everything an instance needs to serve a version and nothing that depends on the machine: methods,
+buckets, weights. A target says what one kind of machine (one fingerprint) has for that version: executables, their
+measured cost, the proofs. Publishing the same version on another kind of machine adds a target and changes nothing
+else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1
+
+Scalar = bool | int | float | None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every stored record: unknown fields are errors, so a newer format is never half understood."""
+
+
+class DimSpec(Record, frozen=True, kw_only=True):
+    """A named dimension: `max` is the caller's limit, `sizes` the bucket sizes in ascending order."""
+
+    name: str
+    max: int
+    sizes: tuple[int, ...]
+    batch: bool = False
+
+
+class TensorSpec(Record, frozen=True, kw_only=True):
+    """One input or output.
+
+    `shape` holds an int, or for inputs a dimension's name, or for outputs an expression over names (see
+    `warmpool.symbolic`). `dtype` is numpy's name. `pad` is what padding is filled with (None: zeros, content irrelevant).
+    `low` and `high` are inclusive bounds on values, None for none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    pad: Scalar = None
+    low: Scalar = None
+    high: Scalar = None
+
+
+class MethodSpec(Record, frozen=True, kw_only=True):
+    """One method. `symbolic` is False where the function refused symbolic dimensions.
+
+    `programs` maps a bucket's name to a program digest; a symbolic method has the single entry "*".
+    """
+
+    programs: dict[str, str]
+    symbolic: bool
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class WeightSpec(Record, frozen=True, kw_only=True):
+    """Where one weight tensor lies in the weights blob (`offset` in bytes, a multiple of `WEIGHT_ALIGN_BYTES`)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class WeightsSpec(Record, frozen=True, kw_only=True):
+    """The weights blob: raw little-endian tensors at aligned offsets, addressed by its SHA-256."""
+
+    digest: str
+    size_bytes: int
+    tensors: tuple[WeightSpec, ...]
+
+
+class ToleranceSpec(Record, frozen=True, kw_only=True):
+    """|a - b| <= atol + rtol * |b|."""
+
+    rtol: float
+    atol: float
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """One version of one model."""
+
+    format: int = FORMAT
+    model: str
+    version: str
+    default_method: str
+    dims: tuple[DimSpec, ...]
+    methods: dict[str, MethodSpec]
+    weights: WeightsSpec
+    tolerance: ToleranceSpec
+
+
+class ExecutableSpec(Record, frozen=True, kw_only=True):
+    """One executable of a target, in load order.
+
+    `minimum`: needed before the instance is ready. `ladder`: the CPU lane holds it too. `cost_us`: median run time
+    measured at publish.
+    """
+
+    key: str
+    method: str
+    bucket: dict[str, int]
+    minimum: bool
+    ladder: bool
+    cost_us: float
+    size_bytes: int
+
+
+class ProofSpec(Record, frozen=True, kw_only=True):
+    """A proof made at publish: the largest difference seen, over how many comparisons."""
+
+    method: str
+    kind: str
+    cases: int
+    error_max: float
+
+
+class Target(Record, frozen=True, kw_only=True):
+    """What one kind of machine has for a version."""
+
+    format: int = FORMAT
+    fingerprint: dict[str, str]
+    executables: tuple[ExecutableSpec, ...]
+    proofs: tuple[ProofSpec, ...]
+
+
+class Serving(Record, frozen=True, kw_only=True):
+    """Which version of a model instances serve."""
+
+    format: int = FORMAT
+    stable: str
+
+
+WEIGHT_ALIGN_BYTES = 64  # XLA's CPU client aliases host memory that is aligned so, and copies what is not
+
+
+def program_path(digest: str) -> str:
+    """Where a program's serialised bytes lie."""
+    return f"programs/{digest}"
+
+
+def executable_path(key: str) -> str:
+    """Where the artifact with this key lies."""
+    return f"executables/{key}"
+
+
+def weights_path(digest: str) -> str:
+    """Where a weights blob lies."""
+    return f"weights/{digest}"
+
+
+def manifest_path(model: str, version: str) -> str:
+    """Where a version's manifest lies; the version exists once it does."""
+    return f"models/{model}/{version}/manifest.json"
+
+
+def target_path(model: str, version: str, fingerprint_digest: str) -> str:
+    """Where it is said what one kind of machine has for a version."""
+    return f"models/{model}/{version}/targets/{fingerprint_digest}.json"
+
+
+def serving_path(model: str) -> str:
+    """Where it is said which version of a model is served."""
+    return f"models/{model}/serving.json"
+
+
+def bucket_name(bucket: dict[str, int]) -> str:
+    """'batch=8,seq=128', in the order of the model's dimensions; '*' for a method without dimensions."""
+    return ",".join(f"{name}={size}" for name, size in bucket.items()) or "*"
+
+
+def encode(record: Record) -> bytes:
+    """Canonical, indented JSON: the same record is always the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=1) + b"\n"

@@ -1,0 +1,141 @@
+"""What the front and a lane say to each other, one JSON datagram a message; tensors travel through the arena.
+
+    front -> lane   Weights, Load, Run, Ask, Stop
+    lane -> front   Hello once, then Mapped for Weights, Warm or Cold for every Load, Done or Failed for every Run,
+    Answer for every Ask
+
+The zygote adds {"pid"} before and {"exit"} after. The kernel queues only about ten datagrams a socket, so the front
+keeps at most LOADS_IN_FLIGHT_MAX loads, one run and one question under way.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, tag=True, tag_field="is"):
+    """Base of all messages; the class's name is the tag."""
+
+
+class Stage(msgspec.Struct, frozen=True, array_like=True):
+    """Something that took time: its name, and when it began and ended in nanoseconds since the epoch."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+class Weights(Message, frozen=True):
+    """Map the weights blob of a manifest and put it on the device; `version` names it in later messages."""
+
+    version: str
+    manifest_path: str
+    weights_path: str
+
+
+class Load(Message, frozen=True):
+    """Read, verify, load and run once. Tensors are (dtype name, shape), in the program's order."""
+
+    executable: int
+    version: str
+    artifact_path: str
+    key: str
+    inputs: tuple[tuple[str, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class Run(Message, frozen=True):
+    """Run a warm executable on what lies in the arena."""
+
+    executable: int
+
+
+class Ask(Message, frozen=True):
+    """How is it going?"""
+
+
+class Stop(Message, frozen=True):
+    """Finish what was asked and exit."""
+
+
+class Hello(Message, frozen=True):
+    """The lane has a client; its fingerprint decides which executables it may load."""
+
+    fingerprint: dict[str, str]
+    stages: list[Stage]
+
+
+class Mapped(Message, frozen=True):
+    """Weights are on the device, or `reason` says why not."""
+
+    version: str
+    stages: list[Stage]
+    reason: str = ""
+
+
+class Warm(Message, frozen=True):
+    """An executable has run once and its result was read."""
+
+    executable: int
+    stages: list[Stage]
+
+
+class Cold(Message, frozen=True):
+    """An executable could not be made warm. `damaged`: the stored bytes are at fault."""
+
+    executable: int
+    reason: str
+    damaged: bool
+
+
+class Done(Message, frozen=True):
+    """The results lie in the arena. Times in nanoseconds since the epoch."""
+
+    start_ns: int
+    end_ns: int
+
+
+class Failed(Message, frozen=True):
+    """The run failed; the lane lives."""
+
+    reason: str
+
+
+class Answer(Message, frozen=True):
+    """Compilations in this process (0, or the promise is broken), executables held, resident memory."""
+
+    compiles: int
+    executables: int
+    resident_bytes: int
+
+
+class Born(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """First message of every fork, from the zygote's code."""
+
+    pid: int
+
+
+class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Last message of every fork, from the zygote: exit status, negative for a signal."""
+
+    exit: int
+
+
+FromFront = Weights | Load | Run | Ask | Stop
+FromLane = Hello | Mapped | Warm | Cold | Done | Failed | Answer
+
+MESSAGE_BYTES_MAX = 1 << 17
+LOADS_IN_FLIGHT_MAX = 2
+
+encode = msgspec.json.Encoder().encode
+decode_from_front = msgspec.json.Decoder(FromFront).decode
+_from_lane = msgspec.json.Decoder(FromLane).decode
+_from_zygote = msgspec.json.Decoder(dict[str, int]).decode
+
+
+def decode_from_lane(data: bytes) -> FromLane | Born | Gone:
+    """A message of the channel's other end: the lane's own, or one of the zygote's about it."""
+    if data.startswith(b'{"is"'):
+        return _from_lane(data)
+    message = _from_zygote(data)
+    return Born(message["pid"]) if "pid" in message else Gone(message["exit"])

@@ -1,0 +1,94 @@
+"""An instance's metrics, for Prometheus and OpenMetrics. Counters count events; gauges are read when scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from warmpool.batches import Batch
+from warmpool.catalog import ServedMethod
+
+if TYPE_CHECKING:
+    from warmpool.instance import Instance
+    from warmpool.lanes import LaneProxy
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_SHARES = (0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Every series of an instance."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.registry = CollectorRegistry()
+        labels = ("model", "method")
+        self._requests = Counter(
+            "warmpool_requests", "Inference requests by HTTP status.", (*labels, "status"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "warmpool_request_seconds",
+            "Time from body to response.",
+            labels,
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._rows = Histogram(
+            "warmpool_batch_rows", "Rows of executed batches.", (*labels, "lane"), buckets=_ROWS, registry=self.registry
+        )
+        self._padding = Histogram(
+            "warmpool_batch_padding_share",
+            "Share of a batch's input elements that is padding.",
+            (*labels, "lane"),
+            buckets=_SHARES,
+            registry=self.registry,
+        )
+        self.registry.register(_Gauges(instance))
+
+    def request(self, method: ServedMethod | None, status: int, seconds: float, trace_id: str) -> None:
+        """Count an answered request; refused ones have no method, since a caller's words must not become labels."""
+        labels = (method.model, method.name) if method else ("", "")
+        self._requests.labels(*labels, str(status)).inc()
+        if method:
+            self._seconds.labels(*labels).observe(seconds, {"trace_id": trace_id})
+
+    def batch(self, batch: Batch, lane: LaneProxy) -> None:
+        """Count an executed batch."""
+        labels = (batch.method.model, batch.method.name, lane.name)
+        self._rows.labels(*labels).observe(batch.rows)
+        self._padding.labels(*labels).observe(batch.padding)
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """The text of all series and its content type, in the format that the scraper prefers."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+class _Gauges(Collector):
+    """State, read from where it lives."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    def collect(self) -> Iterable[Metric]:
+        yield _gauge(
+            "warmpool_ready", "1 while every model's minimum set is warm.", not self._instance.unready_reasons()
+        )
+        yield _gauge("warmpool_rows_waiting", "Rows in the queues.", self._instance.batcher.rows_waiting)
+        warm = GaugeMetricFamily("warmpool_lane_executables_warm", "Warm executables of a lane.", labels=["lane"])
+        busy = GaugeMetricFamily("warmpool_lane_busy", "1 while a lane runs a batch.", labels=["lane"])
+        restarts = GaugeMetricFamily("warmpool_lane_restarts", "Times that a lane was started again.", labels=["lane"])
+        for lane in self._instance.lanes:
+            warm.add_metric([lane.name], lane.warm_count)
+            busy.add_metric([lane.name], lane.batch is not None)
+            restarts.add_metric([lane.name], lane.restarts)
+        yield from (warm, busy, restarts)
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)

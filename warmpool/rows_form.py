@@ -1,0 +1,94 @@
+"""The request form of TF Serving and Vertex AI: {"instances": [row, ...]} or {"inputs": {name: values}}, JSON only.
+
+It carries no datatypes: values are read as what the manifest says. Rows answer as {"predictions": [...]}, columns as
+{"outputs": {...}}.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from warmpool.catalog import ServedMethod
+from warmpool.dataplane import Answer
+from warmpool.datatypes import OF_DTYPE
+from warmpool.errors import BadInput
+from warmpool.tensors import Tensor, named_non_finite
+
+Form = Literal["instances", "inputs"]
+
+
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    instances: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    inputs: Any = msgspec.UNSET
+    signature_name: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Body)
+
+
+def decode(method: ServedMethod, body: bytes) -> tuple[Form, dict[str, Tensor]]:
+    """The request's form and tensors. Raises BadInput for anything that is neither form."""
+    try:
+        parsed = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"body: {error}; allowed: JSON with instances or inputs") from None
+    if (parsed.instances is msgspec.UNSET) == (parsed.inputs is msgspec.UNSET):
+        raise BadInput("body: give either instances (a list of rows) or inputs (values by input name)")
+    if parsed.instances is not msgspec.UNSET:
+        return "instances", _tensors(method, _columns(method, parsed.instances), "instances")
+    names = [spec.name for spec in method.spec.inputs]
+    inputs = parsed.inputs
+    if not isinstance(inputs, dict):
+        if len(names) != 1:
+            raise BadInput.about("inputs", inputs, f"an object with {', '.join(names)}")
+        inputs = {names[0]: inputs}
+    return "inputs", _tensors(method, inputs, "inputs")
+
+
+def encode(form: Form, answer: Answer) -> dict[str, Any]:
+    """The answer in the form that the request had."""
+    columns = {name: _listed(tensor) for name, tensor in answer.tensors().items()}
+    if form == "inputs":
+        return {"outputs": columns}
+    if len(columns) == 1:
+        return {"predictions": next(iter(columns.values()))}
+    rows = zip(*columns.values(), strict=True)
+    return {"predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
+
+
+def _columns(method: ServedMethod, rows: list[Any]) -> dict[str, list[Any]]:
+    """Rows (objects, or bare values where there is one input) as one list an input."""
+    if not method.mergeable:
+        raise BadInput(f"instances: {method.model}:{method.name} has no batch dimension; send inputs instead")
+    names = [spec.name for spec in method.spec.inputs]
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict) and len(names) == 1:
+            row = {names[0]: row}  # noqa: PLW2901
+        if not isinstance(row, dict) or set(row) != set(names):
+            raise BadInput.about(f"instances[{index}]", row, f"an object with {', '.join(names)}")
+        for name in names:
+            columns[name].append(row[name])
+    return columns
+
+
+def _tensors(method: ServedMethod, values: dict[str, Any], field: str) -> dict[str, Tensor]:
+    datatypes = {spec.name: OF_DTYPE[spec.dtype].name for spec in method.spec.inputs}
+    if unknown := [name for name in values if name not in datatypes]:
+        raise BadInput.about(field, unknown[0], ", ".join(datatypes))
+    return {name: Tensor.of(datatypes[name], given, field=f"{field}.{name}") for name, given in values.items()}
+
+
+def _listed(tensor: Tensor) -> Any:
+    """Nested lists with NaN and infinities as the strings that stand for them."""
+    return _named(tensor.tolist())
+
+
+def _named(values: Any) -> Any:
+    if isinstance(values, list):
+        if values and isinstance(values[0], float):
+            return named_non_finite(values)
+        return [_named(value) for value in values] if values and isinstance(values[0], list) else values
+    return named_non_finite([values])[0] if isinstance(values, float) else values

@@ -1,0 +1,86 @@
+"""An instance's settings: one frozen object, read once from the environment and the command line, and passed down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from warmpool.errors import WarmpoolError
+
+ACCELERATORS = ("auto", "none", "jax")
+
+
+class SettingError(WarmpoolError):
+    """A setting has a value that is not allowed; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting can be given as a flag or as WARMPOOL_<NAME> in the environment; the flag wins."""
+
+    store: str
+    """URI of the store."""
+    host: str = "127.0.0.1"
+    """Address that the servers bind."""
+    port: int = 8000
+    """HTTP port; PORT, as Cloud Run sets it, is its environment variable too."""
+    grpc_port: int = 8001
+    """gRPC port; 0 for none."""
+    accelerator: str = "auto"
+    """The primary lane's device: "jax" from jax.devices(), "none" the CPU without jax, "auto" what is there."""
+    deadline_ms: int = 30_000
+    """Time a request gets that brings no deadline of its own."""
+    drain_s_max: float = 10.0
+    """Time that running requests get after SIGTERM."""
+    queue_rows_max: int = 4096
+    """Rows that may wait in all; more are refused with 429."""
+    body_bytes_max: int = 64 << 20
+    """Largest request body; larger ones are refused with 413."""
+    traces_kept_max: int = 512
+    """Traces that the local ring keeps."""
+    otlp_endpoint: str = ""
+    """Base URL of an OTLP/HTTP collector, empty for none; OTEL_EXPORTER_OTLP_ENDPOINT counts too."""
+
+    def __post_init__(self) -> None:
+        _require("store", self.store, "a folder's path or file:///folder", holds=bool(self.store))
+        _require("accelerator", self.accelerator, ", ".join(ACCELERATORS), holds=self.accelerator in ACCELERATORS)
+        for name in ("port", "grpc_port"):
+            _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
+        for name in ("deadline_ms", "drain_s_max", "queue_rows_max", "body_bytes_max", "traces_kept_max"):
+            _require(name, getattr(self, name), "more than 0", holds=getattr(self, name) > 0)
+
+
+_ALIASES = {"port": ("PORT",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}
+_KINDS: dict[str, type] = {"int": int, "float": float, "str": str}
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    """Settings from flags (None: not given) over the environment over the defaults.
+
+    Raises:
+        SettingError: a value cannot be read or is not allowed.
+    """
+    values: dict[str, Any] = {}
+    for setting in fields(Settings):
+        names = (f"WARMPOOL_{setting.name.upper()}", *_ALIASES.get(setting.name, ()))
+        found = flags.get(setting.name)
+        if found is None:
+            found = next((environment[name] for name in names if environment.get(name)), None)
+        if found is not None:
+            values[setting.name] = _parsed(setting.name, found, _KINDS[str(setting.type)])
+    if "store" not in values:
+        raise SettingError("store is not set: give --store or WARMPOOL_STORE, a folder's path or file:///folder")
+    return Settings(**values)
+
+
+def _parsed(name: str, value: Any, kind: type) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise SettingError(f"{name} is {value!r}, allowed: {'a whole number' if kind is int else 'a number'}") from None
+
+
+def _require(name: str, value: object, allowed: str, *, holds: bool) -> None:
+    if not holds:
+        raise SettingError(f"{name} is {value!r}, allowed: {allowed}")

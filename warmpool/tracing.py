@@ -1,0 +1,181 @@
+"""Traces of an instance: a bounded ring that is always there, and an OTLP exporter where one is configured.
+
+A span is recorded as a plain value after the fact, with the times that the front, a lane or a function took, so that
+recording costs a request next to nothing. Cold starts are kept apart, so that requests cannot push them out.
+
+The OpenTelemetry SDK is imported here and nowhere else, and only to export.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+COLD_STARTS_KEPT_MAX = 32
+SPANS_A_TRACE_MAX = 2048
+
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """One span; times in nanoseconds since the epoch, `parent_id` "" for a root."""
+
+    name: str
+    span_id: str
+    parent_id: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Any] = {}
+
+
+class Trace(msgspec.Struct, kw_only=True):
+    """The spans of one trace, in the order they were recorded."""
+
+    trace_id: str
+    spans: list[Span] = []
+
+    @property
+    def duration_ns(self) -> int:
+        return max(span.end_ns for span in self.spans) - min(span.start_ns for span in self.spans)
+
+    @property
+    def cold(self) -> bool:
+        return any(span.attributes.get("warmpool.cold") for span in self.spans)
+
+
+class Exporter:
+    """Sends spans to a collector, in batches, from the SDK's thread; a collector that is away costs no request."""
+
+    def __init__(self, endpoint: str, service: str) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        self._resource = Resource.create({"service.name": service})
+        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces"))
+
+    def send(self, trace_id: str, span: Span) -> None:
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.trace import SpanContext, TraceFlags
+
+        def context(span_id: str) -> SpanContext:
+            return SpanContext(int(trace_id, 16), int(span_id, 16), False, TraceFlags(TraceFlags.SAMPLED))
+
+        self._processor.on_end(
+            ReadableSpan(
+                name=span.name,
+                context=context(span.span_id),
+                parent=context(span.parent_id) if span.parent_id else None,
+                resource=self._resource,
+                attributes=span.attributes,
+                start_time=span.start_ns,
+                end_time=span.end_ns,
+            )
+        )
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._processor.shutdown()
+
+
+class Traces:
+    """The ring. Reading gives cold traces first, then the slowest."""
+
+    def __init__(self, kept_max: int) -> None:
+        self._kept_max = kept_max
+        self._requests: OrderedDict[str, Trace] = OrderedDict()
+        self._cold_starts: deque[Trace] = deque(maxlen=COLD_STARTS_KEPT_MAX)
+        self.exporter: Exporter | None = None
+
+    def record(self, trace_id: str, spans: Iterable[Span]) -> None:
+        """Add this instance's own spans to a request's trace, and export them."""
+        spans = list(spans)
+        self.receive(trace_id, spans)
+        self._export(trace_id, spans)
+
+    def receive(self, trace_id: str, spans: list[Span]) -> None:
+        """Add spans that another process made and exports by itself."""
+        trace = self._requests.get(trace_id)
+        if trace is None:
+            trace = self._requests[trace_id] = Trace(trace_id=trace_id, spans=[])
+            if len(self._requests) > self._kept_max:
+                self._requests.popitem(last=False)
+        trace.spans.extend(spans[: SPANS_A_TRACE_MAX - len(trace.spans)])
+
+    def record_cold_start(self, trace: Trace) -> None:
+        """Keep the trace of an instance's or a lane's start."""
+        self._cold_starts.append(trace)
+        self._export(trace.trace_id, trace.spans)
+
+    def read(self, count_max: int, *, cold_only: bool = False) -> list[Trace]:
+        """Traces in the order they are worth reading: cold starts by age, cold requests, then the slowest."""
+        requests = sorted(self._requests.values(), key=lambda trace: (not trace.cold, -trace.duration_ns))
+        if cold_only:
+            requests = [trace for trace in requests if trace.cold]
+        return [*self._cold_starts, *requests][:count_max]
+
+    def _export(self, trace_id: str, spans: list[Span]) -> None:
+        if self.exporter is not None:
+            for span in spans:
+                self.exporter.send(trace_id, span)
+
+
+def trace_context(traceparent: str | None) -> tuple[str, str]:
+    """(trace id, parent span id) of a W3C traceparent; a new trace where there is none or it is malformed."""
+    match = _TRACEPARENT.fullmatch(traceparent or "")
+    return (match[1], match[2]) if match else (new_trace_id(), "")
+
+
+def new_trace_id() -> str:
+    """A random W3C trace id."""
+    return secrets.token_hex(16)
+
+
+def new_span_id() -> str:
+    """A random W3C span id."""
+    return secrets.token_hex(8)
+
+
+def received_spans(body: bytes) -> dict[str, list[Span]]:
+    """Spans of an OTLP/HTTP protobuf export request, by trace id. Raises ValueError if it is not one."""
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    request = ExportTraceServiceRequest()
+    try:
+        request.ParseFromString(body)
+    except DecodeError as error:
+        raise ValueError(f"body: not an OTLP ExportTraceServiceRequest in protobuf: {error}") from error
+    spans: dict[str, list[Span]] = {}
+    for resource_spans in request.resource_spans:
+        service = _attributes(resource_spans.resource.attributes).get("service.name", "")
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                spans.setdefault(span.trace_id.hex(), []).append(
+                    Span(
+                        name=span.name,
+                        span_id=span.span_id.hex(),
+                        parent_id=span.parent_span_id.hex(),
+                        start_ns=span.start_time_unix_nano,
+                        end_ns=span.end_time_unix_nano,
+                        attributes={**_attributes(span.attributes), "service.name": service},
+                    )
+                )
+    return spans
+
+
+def _attributes(pairs: Iterable[Any]) -> Mapping[str, Any]:
+    return {
+        pair.key: getattr(pair.value, pair.value.WhichOneof("value") or "string_value")
+        for pair in pairs
+        if _plain(pair)
+    }
+
+
+def _plain(pair: Any) -> bool:
+    return pair.value.WhichOneof("value") in {"string_value", "bool_value", "int_value", "double_value"}

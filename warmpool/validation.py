@@ -1,0 +1,112 @@
+"""Requests against the manifest: what a compiled executable would not notice has to be refused before it.
+
+A compiled call wraps integers, clamps indices and takes any dtype of the right size, without a word. So every input's
+name, dtype, rank, sizes and values are checked here, and a refusal names the field, what came and what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warmpool.arena import dtype_of
+from warmpool.catalog import ServedMethod
+from warmpool.datatypes import DATATYPES, OF_DTYPE
+from warmpool.errors import BadInput
+from warmpool.manifest import DimSpec, TensorSpec
+from warmpool.tensors import Tensor
+
+Array = NDArray[Any]
+
+
+def validated(method: ServedMethod, inputs: Mapping[str, Tensor]) -> tuple[list[Array], dict[str, int]]:
+    """The inputs as arrays in the manifest's order, and the size of every named dimension.
+
+    The arrays are views of the request's body.
+
+    Raises:
+        BadInput: an input is missing, unknown, or not as the manifest says.
+    """
+    _check_names(method, inputs)
+    sizes: dict[str, int] = {}
+    arrays: list[Array] = []
+    for spec in method.spec.inputs:
+        tensor = inputs[spec.name]
+        field = f"inputs.{spec.name}"
+        _check_datatype(field, spec, tensor)
+        _check_shape(field, spec, tensor.shape, method.dims, sizes)
+        arrays.append(_array(field, spec, tensor))
+    return arrays, {name: sizes[name] for name in method.dims}
+
+
+def chosen_outputs(method: ServedMethod, wanted: Iterable[str]) -> list[int]:
+    """Indices of the wanted outputs; all of them if none is named. Raises BadInput for one that does not exist."""
+    names = [spec.name for spec in method.spec.outputs]
+    chosen: list[int] = []
+    for name in wanted:
+        if name not in names:
+            raise BadInput.about("outputs", name, ", ".join(names))
+        chosen.append(names.index(name))
+    return chosen or list(range(len(names)))
+
+
+def _check_names(method: ServedMethod, inputs: Mapping[str, Tensor]) -> None:
+    names = [spec.name for spec in method.spec.inputs]
+    if missing := [name for name in names if name not in inputs]:
+        raise BadInput(f"inputs: {', '.join(missing)} missing; {method.model}:{method.name} takes {', '.join(names)}")
+    if unknown := [name for name in inputs if name not in names]:
+        raise BadInput.about("inputs", unknown[0], f"{', '.join(names)} of {method.model}:{method.name}")
+
+
+def _check_datatype(field: str, spec: TensorSpec, tensor: Tensor) -> None:
+    datatype = OF_DTYPE[spec.dtype].name
+    if tensor.datatype != datatype:
+        raise BadInput.about(f"{field}.datatype", tensor.datatype, datatype)
+
+
+def _check_shape(
+    field: str, spec: TensorSpec, shape: tuple[int, ...], dims: Mapping[str, DimSpec], sizes: dict[str, int]
+) -> None:
+    declared = "[" + ", ".join(str(axis) for axis in spec.shape) + "]"
+    if len(shape) != len(spec.shape):
+        raise BadInput.about(f"{field}.shape", list(shape), f"{len(spec.shape)} dimensions, {declared}")
+    for index, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
+        where = f"{field}.shape[{index}]"
+        if isinstance(axis, int):
+            if size != axis:
+                raise BadInput.about(where, size, f"{axis}; the shape is {declared}")
+            continue
+        dim = dims[axis]
+        smallest = 0 if dim.batch else 1
+        if not smallest <= size <= dim.max:
+            raise BadInput.about(f"{where} (dimension {axis!r})", size, f"{smallest} to {dim.max}")
+        if sizes.setdefault(axis, size) != size:
+            raise BadInput.about(f"{where} (dimension {axis!r})", size, f"{sizes[axis]}, as in the other inputs")
+
+
+def _array(field: str, spec: TensorSpec, tensor: Tensor) -> Array:
+    array = np.frombuffer(tensor.data, dtype_of(DATATYPES[tensor.datatype].dtype)).reshape(tensor.shape)
+    if not array.size:
+        return array
+    if spec.dtype == "bool":
+        _check_values(field, array.view(np.uint8), 0, 1)
+    elif spec.low is not None or spec.high is not None:
+        _check_values(field, array, spec.low, spec.high)
+    return array
+
+
+def _check_values(field: str, array: Array, low: Any, high: Any) -> None:
+    """NaN is inside no bounds, so the comparisons ask what holds, not what fails."""
+    holds = np.ones(array.shape, bool)
+    if low is not None:
+        holds &= array >= low
+    if high is not None:
+        holds &= array <= high
+    if not holds.all():
+        index = tuple(int(axis) for axis in np.argwhere(~holds)[0])
+        where = f"{field}[{', '.join(map(str, index))}]" if index else field
+        bounds = f"{'any' if low is None else low} to {'any' if high is None else high}"
+        raise BadInput.about(where, array[index].item(), bounds)

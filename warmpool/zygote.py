@@ -1,0 +1,144 @@
+"""The zygote: a process that has imported jax and has no backend, so that every lane and worker is a cheap fork of it.
+
+Forking is safe only before a backend exists: children of a process that has one hang. So the zygote imports, forks,
+reaps, and does nothing else. It is asked over a socket whose every message is one JSON object; a fork request carries
+the child's own channel (and any other descriptors), and the last message on that channel is the child's exit status,
+from the zygote.
+
+    parent  --{"entry", "argument", "nice", "memory_bytes_max", "orphan"} + descriptors-->  zygote
+    zygote  --{"stages"} once, when it is ready to fork-->  parent
+    child   --{"pid"} and whatever its entry sends-->  parent            (the channel)
+    zygote  --{"exit": status}-->  parent                                (the channel, when the child is gone)
+
+The parent's half, which needs none of this file's children, is in `warmpool.forking`.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+MESSAGE_BYTES_MAX = 1 << 17
+DESCRIPTORS_MAX = 8
+_PR_SET_PDEATHSIG = 1
+_PRELOAD = {
+    "jaxlib": ("numpy", "ml_dtypes", "jaxlib.xla_client", "cache.executable", "warmpool.lane"),
+    "jax": ("numpy", "ml_dtypes", "jax", "jax.export", "cache.executable", "warmpool.lane"),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m warmpool.zygote DESCRIPTOR PRELOAD STARTED_NS`: fork on request until the parent is gone."""
+    descriptor, preload, started_ns = arguments
+    parent = socket.socket(fileno=int(descriptor))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides what it means
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    imported_ns = time.time_ns()
+    if preload == "jaxlib":
+        sys.modules["jax"] = None  # type: ignore[assignment]  # nothing forked from here can trace or compile
+    for module in _PRELOAD[preload]:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # collections in children then leave the shared pages alone
+    ready_ns = time.time_ns()
+    stages = [("zygote interpreter", int(started_ns), imported_ns), (f"import {preload}", imported_ns, ready_ns)]
+    _send(parent, {"stages": stages})
+    _serve(parent)
+    return 0
+
+
+def _serve(parent: socket.socket) -> None:
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    channels: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select((parent.fileno(), wake_read), (), ())
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+            _reap(channels)
+        if parent.fileno() in ready:
+            message, descriptors = _receive(parent)
+            if not message:
+                return
+            channel = socket.socket(fileno=descriptors[0])
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for other in (parent, *channels.values()):
+                    other.close()
+                os.close(wake_read)
+                os.close(wake_write)
+                _child(json.loads(message), channel, descriptors[1:])
+            channels[pid] = channel
+            for extra in descriptors[1:]:
+                os.close(extra)
+
+
+def _reap(channels: dict[int, socket.socket]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        with channels.pop(pid) as channel:
+            _send(channel, {"exit": os.waitstatus_to_exitcode(status)})
+
+
+def _child(request: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> NoReturn:
+    """Run one entry in a fresh fork, and never return into the zygote."""
+    status = 1
+    try:
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        if not request["orphan"]:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.nice(request["nice"])
+        if limit := request["memory_bytes_max"]:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        _send(channel, {"pid": os.getpid()})
+        module, _, name = request["entry"].partition(":")
+        getattr(importlib.import_module(module), name)(request["argument"], channel, descriptors)
+        status = 0
+    except BaseException:  # noqa: BLE001  # nothing may unwind into the zygote's loop
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # no destructor of the zygote's runs in a child
+
+
+def _receive(parent: socket.socket) -> tuple[bytes, list[int]]:
+    message, ancillary, _, _ = parent.recvmsg(
+        MESSAGE_BYTES_MAX, socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+    )
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return message, list(descriptors)
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the other end is gone: there is nobody left to tell
+        channel.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
