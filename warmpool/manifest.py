@@ -32,7 +32,7 @@ class TensorSpec(Record, frozen=True, kw_only=True):
     """One input or output.
 
     `shape` holds an int, or for inputs a dimension's name, or for outputs an expression over names (see
-    `warmpool.symbolic`). `dtype` is numpy's name. `pad` is what padding is filled with (None: zeros, content irrelevant).
+    `warmpool.symbolic`). `dtype` is numpy's name. `pad` is what padding is filled with (None: zeros, any would do).
     `low` and `high` are inclusive bounds on values, None for none.
     """
 

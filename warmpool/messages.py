@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Message(msgspec.Struct, tag=True, tag_field="is"):
+class Message(msgspec.Struct, frozen=True, tag=True, tag_field="is"):
     """Base of all messages; the class's name is the tag."""
 
 
