@@ -96,7 +96,7 @@ class FunctionRequest(Request):
             raise BadInput(f"body: not valid JSON: {error}") from None
 
 
-def inference_function(*, model: str, settings: Settings | None = None) -> Callable[[Author], Target]:
+def inference_function(*, model: str, pool: Pool | None = None) -> Callable[[Author], Target]:
     """Make a coroutine `f(request, pool)` a function that can be deployed.
 
     The coroutine returns a dict or list (sent as JSON) or a starlette `Response`. It may raise any error of
@@ -105,7 +105,7 @@ def inference_function(*, model: str, settings: Settings | None = None) -> Calla
 
     Args:
         model: The model that `pool.infer` means unless told otherwise.
-        settings: Where the pool is; from the environment by default.
+        pool: The pool to call; by default the one that the environment names, shared by the functions of a process.
 
     Raises:
         DeclarationError: What is decorated is not a coroutine function.
@@ -114,8 +114,7 @@ def inference_function(*, model: str, settings: Settings | None = None) -> Calla
     def decorate(author: Author) -> Target:
         if not inspect.iscoroutinefunction(author):
             raise DeclarationError(f"function {author!r}: got a plain function; allowed: async def f(request, pool)")
-        used = settings or _settings()
-        pool = Pool(used) if settings else _pool()
+        used = pool or _pool_of_process()
         name = author.__name__
         start_tracing = functools.cache(prepare(name))
 
@@ -125,7 +124,7 @@ def inference_function(*, model: str, settings: Settings | None = None) -> Calla
             trace = RequestTrace(name, request.headers)
             error: Exception | None = None
             try:
-                response = await _answer(author, _bounded(request, used), pool, model, used, trace)
+                response = await _answer(author, _bounded(request, used.settings), used, model, trace)
             except Exception as caught:  # noqa: BLE001 (whatever it is, the caller gets JSON and the log the cause)
                 error = caught
                 response = _refusal(caught, trace.trace_id)
@@ -144,13 +143,8 @@ def inference_function(*, model: str, settings: Settings | None = None) -> Calla
 
 
 @functools.cache
-def _settings() -> Settings:
-    return Settings.from_environment()
-
-
-@functools.cache
-def _pool() -> Pool:
-    return Pool(_settings())
+def _pool_of_process() -> Pool:
+    return Pool(Settings.from_environment())
 
 
 def _bounded(request: Request, settings: Settings) -> FunctionRequest:
@@ -159,10 +153,8 @@ def _bounded(request: Request, settings: Settings) -> FunctionRequest:
     return bounded
 
 
-async def _answer(
-    author: Author, request: Request, pool: Pool, model: str, settings: Settings, trace: RequestTrace
-) -> Response:
-    timeout_ms = _timeout_ms(request.headers.get(TIMEOUT_HEADER), settings)
+async def _answer(author: Author, request: Request, pool: Pool, model: str, trace: RequestTrace) -> Response:
+    timeout_ms = _timeout_ms(request.headers.get(TIMEOUT_HEADER), pool.settings)
     deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
     scope = asyncio.timeout_at(deadline_s + GRACE_S)
     try:

@@ -52,11 +52,11 @@ class Pool:
     """The instances of a pool. Cheap to make: connections are opened by the first requests, per event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._loops: dict[asyncio.AbstractEventLoop, _Connections] = {}
 
     def __repr__(self) -> str:
-        return f"Pool({', '.join(self._settings.urls)})"
+        return f"Pool({', '.join(self.settings.urls)})"
 
     async def infer(
         self,
@@ -82,7 +82,7 @@ class Pool:
             DeadlineExceeded: The time ran out.
             LaneFailed: It was run and failed.
         """
-        timeout_s = self._settings.timeout_ms / 1000 if timeout_s is None else timeout_s
+        timeout_s = self.settings.timeout_ms / 1000 if timeout_s is None else timeout_s
         call = Call()
         try:
             result = await self.send(
@@ -127,7 +127,7 @@ class Pool:
         if connections is None:
             # Not a weak dictionary: open connections refer to their loop, so it would never let go of a closed one.
             self._loops = {other: kept for other, kept in self._loops.items() if not other.is_closed()}
-            connections = self._loops[loop] = _Connections(self._settings.urls)
+            connections = self._loops[loop] = _Connections(self.settings.urls)
         return connections
 
     async def _retry(self, connections: _Connections, failed: Endpoint, failure: Failure, post: Post) -> Result:
@@ -148,7 +148,7 @@ class Pool:
         try:
             async with asyncio.timeout_at(post.deadline_s):
                 outcome = await exchange(
-                    connections.clients[endpoint], endpoint.url, post, self._settings.response_bytes_max
+                    connections.clients[endpoint], endpoint.url, post, self.settings.response_bytes_max
                 )
         except TimeoutError:
             raise DeadlineExceeded("the pool did not answer within the caller's time; retry with more of it") from None

@@ -117,13 +117,13 @@ class RequestTrace:
             self._phase = None
 
 
-def prepare(service: str, environment: Mapping[str, str] = os.environ) -> Callable[[], None]:
+def prepare(service: str) -> Callable[[], None]:
     """Load the SDK where an OTLP endpoint is configured, and return what starts it.
 
     Loading belongs to the import of a function and starting to its first request: between the two the server may
     fork, which the exporter's thread would not survive.
     """
-    if not any(environment.get(name) for name in ENDPOINT_VARIABLES):
+    if not any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
         return lambda: None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -138,7 +138,7 @@ def prepare(service: str, environment: Mapping[str, str] = os.environ) -> Callab
         if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             return
         _limit_complaints()
-        named = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": service}
+        named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
         provider = TracerProvider(resource=Resource.create(named))
         exporter = OTLPSpanExporter(timeout=EXPORT_TIMEOUT_S)
         provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=EXPORT_DELAY_MS))

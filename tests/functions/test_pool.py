@@ -2,10 +2,10 @@ import asyncio
 import time
 
 import pytest
-from tests.functions.conftest import CUT, DROP, HANG, Say
 
 from functions.pool import Pool
 from functions.settings import Settings
+from tests.functions.fake_instance import CUT, DROP, HANG, Say
 from warmpool import wire
 from warmpool.errors import (
     BadInput,
@@ -29,9 +29,8 @@ def infer(*urls, times=1, settings=None, **arguments):
     async def run():
         pool = Pool(settings or Settings(urls=urls))
         try:
-            for _ in range(times):
-                result = await pool.infer("twice", X, **({"timeout_s": 5.0} | arguments))
-            return result
+            results = [await pool.infer("twice", X, **({"timeout_s": 5.0} | arguments)) for _ in range(times)]
+            return results[-1]
         finally:
             await pool.aclose()
 
@@ -223,12 +222,9 @@ def test_a_cancelled_caller_gives_its_connection_back(instance):
     async def run():
         pool = Pool(Settings(urls=(instance.url,)))
         instance.script.append(HANG)
-        waiting = asyncio.TaskGroup()
-        async with waiting:
-            task = waiting.create_task(pool.infer("twice", X))
-            async with asyncio.timeout(5):
-                while not instance.received:
-                    await asyncio.sleep(0.001)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(pool.infer("twice", X))
+            await asyncio.to_thread(instance.arrived.acquire, timeout=5)
             task.cancel()
         (endpoint,) = next(iter(pool._loops.values())).clients
         assert endpoint.in_flight == 0
