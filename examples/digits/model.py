@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from examples.digits.files import CHECKPOINT
 from examples.digits.network import PIXEL_MAX, logits
 from warmpool.model import Dim, Model, Tensor
-
-# Made by `python -m examples.digits.train`.
-CHECKPOINT = Path(os.environ.get("WARMPOOL_DIGITS_CHECKPOINT") or Path(__file__).resolve().parent / "checkpoint")
 
 
 def predict(params: dict[str, Any], image: jax.Array) -> dict[str, jax.Array]:
@@ -27,6 +23,6 @@ batch = Dim("batch", max=256, sizes=(1, 2, 4, 8, 16, 32), batch=True)
 model = Model(
     name="digits",
     methods={"predict": predict},
-    params=CHECKPOINT,
+    params=CHECKPOINT,  # made by `python -m examples.digits.train`
     inputs={"image": Tensor("float32", (batch, 8, 8), low=0.0, high=PIXEL_MAX)},
 )

@@ -26,7 +26,9 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from examples.digits.files import CHECKPOINT
 from examples.digits.network import initial, logits
+from examples.progress import progress
 
 BATCH = 128
 EPOCHS = 30
@@ -166,8 +168,6 @@ def ensure(folder: Path, report: Callable[[Epoch], None] = lambda _: None) -> Tr
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    from examples.digits.model import CHECKPOINT
-
     summary, _, _ = (__doc__ or "").partition("\n")
     result = argparse.ArgumentParser(prog="python -m examples.digits.train", description=summary)
     result.add_argument(
@@ -184,8 +184,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.epochs < 1:
         parser().error(f"--epochs: got {options.epochs}; allowed: 1 or more")
-    from examples.progress import progress
-
     with progress("training", total=options.epochs) as advance:
         trained = train(options.seed, options.epochs, lambda epoch: advance(line_of(epoch)))
     save(trained.params, options.folder)

@@ -1,0 +1,162 @@
+"""`make run`: from an empty folder to answered requests.
+
+1. Check the ports, train digits if that was never done, publish the three models (the second time nothing compiles).
+2. Start an instance of the pool and the functions, and wait until both are ready.
+3. Ask real questions through the functions, check each answer, and show where it ran.
+4. Show the instance's cold start as a waterfall, and stay up until Ctrl-C or SIGTERM; with ONCE=1 end here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from examples.children import Child, RunFailed, await_death, await_ready, check_ports, run, running
+from examples.digits.files import CHECKPOINT
+from examples.loopback import HOST
+from examples.questions import ask, lines_of, questions
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ("embed", "digits", "options")
+WARMPOOL = str(Path(sys.executable).with_name("warmpool"))
+READY_S_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person may choose."""
+
+    port: int
+    http_port: int
+    grpc_port: int
+    store: str
+    once: bool
+
+    @property
+    def instance_url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def functions_url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+def read_options(arguments: list[str] | None = None) -> Options:
+    """Flags, and where one is missing the environment, which make passes on."""
+    environment = os.environ
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.run", description="Publish, serve and ask the three examples."
+    )
+    parser.add_argument(
+        "--port", type=port, default=environment.get("PORT", "8080"), help="the functions (%(default)s)"
+    )
+    parser.add_argument(
+        "--http-port", type=port, default=environment.get("HTTP_PORT", "8000"), help="the instance (%(default)s)"
+    )
+    parser.add_argument(
+        "--grpc-port", type=port, default=environment.get("GRPC_PORT", "8001"), help="its gRPC (%(default)s)"
+    )
+    parser.add_argument(
+        "--store", default=environment.get("STORE", ".store"), help="where models are published (%(default)s)"
+    )
+    once = environment.get("ONCE", "") not in {"", "0"}
+    parser.add_argument("--once", action="store_true", default=once, help="end after the answers")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def port(text: str) -> int:
+    """A port's number."""
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a port from 1 to 65535")
+    return number
+
+
+def prepare(options: Options) -> None:
+    """Train what is not trained, and publish all models."""
+    if not CHECKPOINT.exists():
+        say("Training digits, once")
+        run("training", [sys.executable, "-m", "examples.digits.train"])
+    for name in MODELS:
+        say(f"Publishing {name}")
+        path = str(Path("examples") / name / "model.py")
+        run(f"publishing {name}", [WARMPOOL, "publish", path, "--store", options.store])
+
+
+def serve(options: Options, stack: ExitStack) -> tuple[Child, Child]:
+    """Start the instance and the functions, which end with `stack`, the functions first; return when both are ready."""
+    say("Starting an instance and the functions")
+    ports = ["--host", HOST, "--port", str(options.http_port), "--grpc-port", str(options.grpc_port)]
+    command = [WARMPOOL, "serve", "--store", options.store, *ports]
+    instance = stack.enter_context(running("the instance", command))
+    environment = {"WARMPOOL_URLS": options.instance_url}
+    # The functions' spans go to the instance, so that a trace shows the whole way of a request.
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", options.instance_url)
+    source = ["--asgi", "--target", "main", "--source", "examples/main.py", "--host", HOST, "--port", str(options.port)]
+    functions = stack.enter_context(
+        running("functions-framework", [sys.executable, "-m", "functions_framework", *source], environment)
+    )
+    children = (instance, functions)
+    await_ready(f"{options.instance_url}/v2/health/ready", children, READY_S_MAX)
+    await_ready(f"{options.functions_url}/", children, READY_S_MAX)
+    return children
+
+
+def question_all(options: Options) -> int:
+    """Ask every question and print its answer; return how many were wrong."""
+    say("Asking through the functions")
+    answers = [ask(options.functions_url, question) for question in questions()]
+    for answer in answers:
+        print(*lines_of(answer), sep="\n", flush=True)
+    wrong = sum(not answer.verdict.right for answer in answers)
+    print(f"{len(answers) - wrong} of {len(answers)} answers are right", flush=True)
+    return wrong
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 when every answer was right and the end was asked for; 1 otherwise, 130 when interrupted before the answers."""
+    options = read_options(arguments)
+    os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, interrupt)
+    up = False
+    try:
+        check_ports({"PORT": options.port, "HTTP_PORT": options.http_port, "GRPC_PORT": options.grpc_port})
+        prepare(options)
+        with ExitStack() as stack:
+            children = serve(options, stack)
+            wrong = question_all(options)
+            say("The instance's cold start")
+            run("showing traces", [WARMPOOL, "traces", "--url", options.instance_url, "--cold"])
+            if wrong or options.once:
+                return 1 if wrong else 0
+            say(
+                f"Up: {options.functions_url}/ lists the functions, {options.instance_url} is the instance. Ctrl-C ends"
+            )
+            up = True
+            await_death(children)
+    except RunFailed as error:
+        print(f"make run: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0 if up else 130
+    return 0
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """End on SIGTERM as on Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def say(line: str) -> None:
+    """Announce a step, before any output of the children that follow."""
+    print(f"\n== {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
