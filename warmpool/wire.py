@@ -240,9 +240,7 @@ def _from_bytes(record: _TensorRecord, size: Any, tail: memoryview | None, offse
         raise BadInput.about(f"{where}.parameters.binary_data_size", size, allowed)
     data = tail[offset : offset + size]
     if len(data) != size:
-        raise BadInput.about(
-            "body", f"{len(tail)} bytes after the JSON", f"{offset + size} or more: {where} ends there"
-        )
+        raise BadInput(f"body: got {len(tail)} bytes after the JSON; allowed: {offset + size}, where {where} ends")
     if kind.kind == "bool" and bytes(data).translate(None, b"\x00\x01"):
         raise BadInput(f"{where}: holds bytes other than 0 and 1; allowed: 0 or 1 for each BOOL")
     return Tensor(record.datatype, record.shape, data)

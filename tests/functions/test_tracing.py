@@ -136,8 +136,8 @@ for _ in range(5):
     trace.get_tracer_provider().force_flush()
 """
     environment = dict(os.environ) | {"OTEL_EXPORTER_OTLP_ENDPOINT": dead_url}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert len(result.stderr.splitlines()) == 1
 
 
