@@ -16,6 +16,7 @@ from warmpool.batches import Array, Part, PartResult
 from warmpool.catalog import Catalog, ServedMethod, ServedModel
 from warmpool.datatypes import OF_DTYPE
 from warmpool.errors import NotFound, NotWarm
+from warmpool.manifest import TensorSpec
 from warmpool.symbolic import shape_of
 from warmpool.tensors import Tensor
 from warmpool.validation import chosen_outputs, validated
@@ -153,6 +154,12 @@ class DataPlane:
             )
             for row in range(0, whole.rows, step)
         ]
+
+
+def metadata(spec: TensorSpec) -> dict[str, Any]:
+    """A tensor as V2 metadata has it: dimensions that vary are -1."""
+    shape = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
+    return {"name": spec.name, "datatype": OF_DTYPE[spec.dtype].name, "shape": shape}
 
 
 def _joined(results: list[PartResult]) -> list[Array]:

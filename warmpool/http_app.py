@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from warmpool import __version__, rows_form, wire
-from warmpool.datatypes import OF_DTYPE
+from warmpool.dataplane import metadata
 from warmpool.errors import (
     BadInput,
     Cancelled,
@@ -27,8 +27,6 @@ from warmpool.errors import (
     WarmpoolError,
     shown,
 )
-from warmpool.manifest import TensorSpec
-from warmpool.request_trace import request_spans
 from warmpool.tracing import received_spans, trace_context
 
 if TYPE_CHECKING:
@@ -156,8 +154,8 @@ class HttpApi:
                 "name": request.path_params["model"],
                 "versions": [method.version],
                 "platform": "jax_stablehlo",
-                "inputs": [_metadata(spec) for spec in method.spec.inputs],
-                "outputs": [_metadata(spec) for spec in method.spec.outputs],
+                "inputs": [metadata(spec) for spec in method.spec.inputs],
+                "outputs": [metadata(spec) for spec in method.spec.outputs],
                 "parameters": {
                     "methods": list(self.instance.dataplane.model(method.model).methods),
                     "dimensions": {name: {"max": dim.max, "sizes": dim.sizes} for name, dim in method.dims.items()},
@@ -219,18 +217,9 @@ class HttpApi:
             answer, response = await work(call)
         except WarmpoolError as error:
             response = error_response(error)
-        end_ns = time.time_ns()
-        attributes = {
-            "http.response.status_code": response.status_code,
-            "warmpool.model": model[:128],
-            "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
-        }
-        spans = request_spans(
-            parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=attributes
+        self.instance.record_request(
+            trace_id, parent_id, start_ns=start_ns, answer=answer, model=model, status=response.status_code
         )
-        self.instance.traces.record(trace_id, spans)
-        known = answer.method if answer else None
-        self.instance.metrics.request(known, response.status_code, (end_ns - start_ns) / 1e9, trace_id)
         response.headers["x-warmpool-trace-id"] = trace_id
         return response
 
@@ -264,12 +253,6 @@ class Call(msgspec.Struct, frozen=True):
     body: bytes
     timeout_s: float
     trace_id: str
-
-
-def _metadata(spec: TensorSpec) -> dict[str, Any]:
-    """A tensor as V2 metadata has it: dimensions that vary are -1."""
-    shape = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
-    return {"name": spec.name, "datatype": OF_DTYPE[spec.dtype].name, "shape": shape}
 
 
 async def _no_such_route(request: Request, _: Exception) -> Response:

@@ -23,11 +23,12 @@ from warmpool.batcher import Batcher
 from warmpool.batches import Batch
 from warmpool.catalog import ServedModel, load_order, read_catalog, read_target, verify_weights
 from warmpool.cold_start import ColdStart
-from warmpool.dataplane import DataPlane
+from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy, Loadable, LoadPlan
 from warmpool.manifest import Target, executable_path
 from warmpool.metrics import Metrics
+from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
 from warmpool.tracing import Traces
 
@@ -136,6 +137,22 @@ class Instance:
             "lanes": [_lane_status(lane, answer) for lane, answer in zip(self.lanes, answers, strict=True)],
             "rows_waiting": self.batcher.rows_waiting,
         }
+
+    def record_request(
+        self, trace_id: str, parent_id: str, *, start_ns: int, answer: Answer | None, model: str, status: int | str
+    ) -> None:
+        """Record the trace and metrics of a request whose response is ready; `status` is the protocol's own."""
+        end_ns = time.time_ns()
+        attributes = {
+            "warmpool.status": status,
+            "warmpool.model": model[:128],
+            "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
+        }
+        self.traces.record(
+            trace_id,
+            request_spans(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=attributes),
+        )
+        self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, trace_id)
 
     # What lanes tell
 

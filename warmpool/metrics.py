@@ -29,7 +29,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         labels = ("model", "method")
         self._requests = Counter(
-            "warmpool_requests", "Inference requests by HTTP status.", (*labels, "status"), registry=self.registry
+            "warmpool_requests",
+            "Inference requests by the status of their protocol.",
+            (*labels, "status"),
+            registry=self.registry,
         )
         self._seconds = Histogram(
             "warmpool_request_seconds",
@@ -50,7 +53,7 @@ class Metrics:
         )
         self.registry.register(_Gauges(instance))
 
-    def request(self, method: ServedMethod | None, status: int, seconds: float, trace_id: str) -> None:
+    def request(self, method: ServedMethod | None, status: int | str, seconds: float, trace_id: str) -> None:
         """Count an answered request; refused ones have no method, since a caller's words must not become labels."""
         labels = (method.model, method.name) if method else ("", "")
         self._requests.labels(*labels, str(status)).inc()

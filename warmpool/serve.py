@@ -15,20 +15,16 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from warmpool.errors import WarmpoolError
 from warmpool.forking import Preload, Zygote
-from warmpool.settings import ACCELERATORS, Settings, read_settings
+from warmpool.settings import ACCELERATORS, PortTaken, Settings, read_settings
 
 if TYPE_CHECKING:
+    import grpc
     import uvicorn
 
     from warmpool.instance import Instance
 
 log = logging.getLogger(__name__)
-
-
-class PortTaken(WarmpoolError):
-    """A port cannot be bound; the message says which setting chooses another."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +48,9 @@ def main(arguments: argparse.Namespace) -> int:
     configure_logging()
     flags = {name: getattr(arguments, name, None) for name in Settings.__dataclass_fields__}
     settings = read_settings(flags, os.environ)
+    if settings.grpc_port:
+        with bound(settings.host, settings.grpc_port, "grpc_port"):
+            pass  # gRPC binds it itself, but later: a taken port is to be told now
     with bound(settings.host, settings.port, "port") as http_socket:
         preload = preload_for(settings.accelerator)
         zygote = Zygote.start(preload)  # before anything heavy is imported here: the two import side by side
@@ -78,10 +77,7 @@ def bound(host: str, port: int, setting: str) -> Iterator[socket.socket]:
         try:
             listener.bind((host, port))
         except OSError as error:
-            flag = f"--{setting.replace('_', '-')}"
-            raise PortTaken(
-                f"{setting} {port} on {host} cannot be bound ({error.strerror}); choose another with {flag}"
-            ) from None
+            raise PortTaken(setting, host, port, error.strerror or str(error)) from None
         listener.listen(1024)
         yield listener
 
@@ -148,12 +144,23 @@ async def _run(instance: Instance, config: uvicorn.Config, http_socket: socket.s
         await instance.start()
         if instance.settings.otlp_endpoint:
             instance.traces.exporter = Exporter(instance.settings.otlp_endpoint, "warmpool")
+        grpc_server = await _grpc(instance)
         await stopping.wait()
         log.info("draining")
         instance.drain()
         server.should_exit = True
+        if grpc_server is not None:
+            await grpc_server.stop(instance.settings.drain_s_max)
         await serving
         await instance.stop()
+
+
+async def _grpc(instance: Instance) -> grpc.aio.Server | None:
+    if not instance.settings.grpc_port:
+        return None
+    from warmpool.grpc_app import start_grpc
+
+    return await start_grpc(instance, instance.settings.host, instance.settings.grpc_port)
 
 
 def configure_logging() -> None:

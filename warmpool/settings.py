@@ -15,6 +15,14 @@ class SettingError(WarmpoolError):
     """A setting has a value that is not allowed; the message names it."""
 
 
+class PortTaken(SettingError):
+    """A port cannot be bound; the message says which setting chooses another."""
+
+    def __init__(self, setting: str, host: str, port: int, reason: str) -> None:
+        flag = f"--{setting.replace('_', '-')}"
+        super().__init__(f"{setting} {port} on {host} cannot be bound ({reason}); choose another with {flag}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting can be given as a flag or as WARMPOOL_<NAME> in the environment; the flag wins."""

@@ -1,0 +1,204 @@
+"""gRPC: the Open Inference Protocol V2. An adapter like `warmpool.http_app`, over the same data plane.
+
+The messages and stubs are the protocol's own generated package. It is imported with this file, after the lanes are on
+their way, so that a cold start does not wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from open_inference.grpc import protocol, service
+
+from warmpool import __version__
+from warmpool.dataplane import metadata
+from warmpool.datatypes import datatype_named, element_count
+from warmpool.errors import (
+    BadInput,
+    Cancelled,
+    DeadlineExceeded,
+    LaneFailed,
+    NotFound,
+    NotWarm,
+    Overloaded,
+    RetryLater,
+    TooLarge,
+    WarmpoolError,
+)
+from warmpool.settings import PortTaken
+from warmpool.tensors import Tensor
+from warmpool.tracing import trace_context
+
+if TYPE_CHECKING:
+    from warmpool.instance import Instance
+
+STATUS: dict[type[WarmpoolError], grpc.StatusCode] = {
+    BadInput: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Cancelled: grpc.StatusCode.CANCELLED,
+    LaneFailed: grpc.StatusCode.INTERNAL,
+    NotWarm: grpc.StatusCode.UNAVAILABLE,
+    DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+# Where a tensor's numbers are when they are not raw bytes, by the kind and size of its datatype.
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+
+
+async def start_grpc(instance: Instance, host: str, port: int) -> grpc.aio.Server:
+    """Bind and start the server. Raises PortTaken where it cannot bind."""
+    limit = instance.settings.body_bytes_max
+    server = grpc.aio.server(
+        options=[
+            ("grpc.so_reuseport", 0),  # a second instance on the same port is a mistake, not a second listener
+            ("grpc.max_receive_message_length", limit),
+            ("grpc.max_send_message_length", -1),
+        ]
+    )
+    service.add_GRPCInferenceServiceServicer_to_server(Servicer(instance), server)
+    try:
+        server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError:
+        raise PortTaken("grpc_port", host, port, "address in use") from None
+    await server.start()
+    return server
+
+
+class Servicer(service.GRPCInferenceServiceServicer):
+    """The protocol's methods; their names are the protocol's."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        return protocol.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:
+        return protocol.ServerReadyResponse(ready=not self.instance.unready_reasons())
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        return protocol.ServerMetadataResponse(name="warmpool", version=__version__)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        try:
+            model = self.instance.dataplane.model(request.name.partition(":")[0], request.version or None)
+        except WarmpoolError as error:
+            return await _abort(context, error)
+        return protocol.ModelReadyResponse(ready=self.instance.model_ready(model))
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:
+        try:
+            method = self.instance.dataplane.method(request.name, request.version or None)
+        except WarmpoolError as error:
+            return await _abort(context, error)
+        return protocol.ModelMetadataResponse(
+            name=request.name,
+            versions=[method.version],
+            platform="jax_stablehlo",
+            inputs=[protocol.ModelMetadataResponse.TensorMetadata(**metadata(spec)) for spec in method.spec.inputs],
+            outputs=[protocol.ModelMetadataResponse.TensorMetadata(**metadata(spec)) for spec in method.spec.outputs],
+        )
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        trace_id, parent_id = trace_context(headers.get("traceparent"))
+        start_ns = time.time_ns()
+        answer, failure = None, None
+        try:
+            method = self.instance.dataplane.method(request.model_name, request.model_version or None)
+            wanted = [output.name for output in request.outputs]
+            timeout_s = _timeout_s(context, self.instance.settings.deadline_ms / 1000)
+            answer = await self.instance.dataplane.infer(method, _tensors(request), wanted=wanted, timeout_s=timeout_s)
+        except WarmpoolError as error:
+            failure = error
+        code = grpc.StatusCode.OK if failure is None else _code(failure)
+        response = _response(request, answer, trace_id) if answer else None
+        self.instance.record_request(
+            trace_id, parent_id, start_ns=start_ns, answer=answer, model=request.model_name, status=code.name
+        )
+        return response if failure is None else await _abort(context, failure)
+
+
+def _response(request: Any, answer: Any, trace_id: str) -> Any:
+    response = protocol.ModelInferResponse(
+        model_name=request.model_name, model_version=answer.method.version, id=request.id
+    )
+    for name, value in {**answer.served(), "trace_id": trace_id}.items():
+        _set_parameter(response.parameters[name], value)
+    for name, tensor in answer.tensors().items():
+        response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+        response.raw_output_contents.append(bytes(tensor.data))
+    return response
+
+
+def _tensors(request: Any) -> dict[str, Tensor]:
+    """The request's tensors, from raw bytes or typed contents. Raises BadInput."""
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise BadInput.about("raw_input_contents", len(raw), f"{len(request.inputs)}, one for each input")
+    tensors: dict[str, Tensor] = {}
+    for index, given in enumerate(request.inputs):
+        field = f"inputs[{index}]"
+        if given.name in tensors:
+            raise BadInput.about(f"{field}.name", given.name, "each name once")
+        shape = tuple(given.shape)
+        count = element_count(shape, field)
+        if not raw:
+            tensors[given.name] = Tensor.of(given.datatype, _contents(given, field), shape, field=field)
+            continue
+        size = count * datatype_named(given.datatype, field).item_bytes
+        if len(raw[index]) != size:
+            raise BadInput.about(f"raw_input_contents[{index}]", f"{len(raw[index])} bytes", f"{size} bytes")
+        tensors[given.name] = Tensor(given.datatype, shape, raw[index])
+    return tensors
+
+
+def _contents(given: Any, field: str) -> list[Any]:
+    name = _CONTENTS.get(given.datatype)
+    if name is None:
+        raise BadInput(f"{field}: {given.datatype[:16]!r} has no typed contents; send raw_input_contents")
+    return list(getattr(given.contents, name))
+
+
+def _set_parameter(parameter: Any, value: Any) -> None:
+    match value:
+        case bool():
+            parameter.bool_param = value
+        case int():
+            parameter.int64_param = value
+        case float():
+            parameter.string_param = repr(value)  # this version of the protocol has no parameter for floats
+        case _:
+            parameter.string_param = str(value)
+
+
+def _timeout_s(context: Any, default_s: float) -> float:
+    """The caller's deadline; a call without one gets the instance's."""
+    remaining_s = context.time_remaining()
+    return default_s if remaining_s is None or not math.isfinite(remaining_s) else max(remaining_s, 0.0)
+
+
+def _code(error: WarmpoolError) -> grpc.StatusCode:
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), grpc.StatusCode.INTERNAL)
+
+
+async def _abort(context: Any, error: WarmpoolError) -> Any:
+    trailing = (("retry-after", str(max(1, round(error.retry_after_s)))),) if isinstance(error, RetryLater) else ()
+    await context.abort(_code(error), str(error), trailing)
