@@ -13,8 +13,8 @@ from warmpool.errors import WarmpoolError
 COMMANDS = {
     "publish": ("warmpool.publish", "export, compile, prove and store a model"),
     "serve": ("warmpool.serve", "serve the models of a store"),
-    "status": ("warmpool.inspect_status", "show what an instance is doing"),
-    "traces": ("warmpool.inspect_traces", "show an instance's traces, cold starts and the slowest first"),
+    "status": ("warmpool.status_command", "show what an instance is doing"),
+    "traces": ("warmpool.traces_command", "show an instance's traces, cold starts and the slowest first"),
 }
 
 

@@ -50,6 +50,7 @@ class Instance:
         self.settings = settings
         self.store = store
         self.state = "starting"
+        self.settled = asyncio.Event()  # the first lane is ready, or has failed to be
         self.traces = Traces(settings.traces_kept_max)
         self.metrics = Metrics(self)
         self.batcher = Batcher(settings.queue_rows_max, self.metrics.batch)
@@ -186,6 +187,7 @@ class Instance:
         if lane.state == "down":
             self._starts.pop(lane.name, None)
             self._hello.pop(lane.name, None)
+            self.settled.set()
             self._start_cpu_lane()
         self.batcher.failed(batch, reason)
 
@@ -239,6 +241,7 @@ class Instance:
 
     def _became_ready(self, lane: LaneProxy) -> None:
         if lane is self.lanes[0]:
+            self.settled.set()
             if self.state == "starting":
                 self.state = "serving"
             self._start_cpu_lane()

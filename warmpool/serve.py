@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SETTLE_S_MAX = 2.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool serve`; each is also WARMPOOL_<NAME> in the environment."""
@@ -125,8 +127,6 @@ async def _run(instance: Instance, config: uvicorn.Config, http_socket: socket.s
 
     import uvicorn
 
-    from warmpool.tracing import Exporter
-
     class Server(uvicorn.Server):
         """uvicorn's server without its signal handling: the instance drains in its own order."""
 
@@ -142,8 +142,10 @@ async def _run(instance: Instance, config: uvicorn.Config, http_socket: socket.s
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[http_socket]))
         await instance.start()
+        with contextlib.suppress(TimeoutError):  # what follows imports much: not while the first lane needs the loop
+            await asyncio.wait_for(instance.settled.wait(), SETTLE_S_MAX)
         if instance.settings.otlp_endpoint:
-            instance.traces.exporter = Exporter(instance.settings.otlp_endpoint, "warmpool")
+            instance.traces.start_export(instance.settings.otlp_endpoint, "warmpool")
         grpc_server = await _grpc(instance)
         await stopping.wait()
         log.info("draining")

@@ -92,6 +92,12 @@ class Traces:
         self._cold_starts: deque[Trace] = deque(maxlen=COLD_STARTS_KEPT_MAX)
         self.exporter: Exporter | None = None
 
+    def start_export(self, endpoint: str, service: str) -> None:
+        """Send everything recorded from now on to a collector, and the cold starts that are already here."""
+        self.exporter = Exporter(endpoint, service)
+        for trace in self._cold_starts:
+            self._export(trace.trace_id, trace.spans)
+
     def record(self, trace_id: str, spans: Iterable[Span]) -> None:
         """Add this instance's own spans to a request's trace, and export them."""
         spans = list(spans)
