@@ -1,0 +1,42 @@
+"""What the tests of warmpool share: a store with small models, and instances that serve it."""
+
+import shutil
+
+import pytest
+
+from cache.store import LocalStore
+from tests.instance_process import serving
+from tests.tiny import publish_tiny
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory):
+    """The folder of a store with the models `tiny` and `second`, and the fingerprint they were compiled for."""
+    folder = tmp_path_factory.mktemp("published")
+    publish_tiny(LocalStore(folder), "second", ("predict",))
+    return folder, publish_tiny(LocalStore(folder))
+
+
+@pytest.fixture(scope="session")
+def tiny_store(published):
+    """The folder of a store that no test changes."""
+    return published[0]
+
+
+@pytest.fixture(scope="session")
+def fingerprint(published):
+    return published[1]
+
+
+@pytest.fixture
+def own_store(tiny_store, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(tiny_store, tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def instance(tiny_store, tmp_path_factory):
+    """A warm instance that the tests of one file share."""
+    log_file = tmp_path_factory.mktemp("instance") / "log"
+    with serving(tiny_store, log_file) as running:
+        yield running
