@@ -36,7 +36,7 @@ def _check_constant(constant: Any, where: dict[str, str]) -> None:
     if size_bytes > CONSTANT_BYTES_MAX:
         shape, dtype = np.shape(constant), constant.dtype
         raise misdeclared(
-            f"it closes over an array of {dtype} with shape {shape}, {size_bytes} bytes of {CONSTANT_BYTES_MAX} allowed; "
+            f"it closes over an array of {dtype} with shape {shape}; at most {CONSTANT_BYTES_MAX} bytes may be: "
             "move the array into params, so that new weights compile nothing",
             **where,
         )

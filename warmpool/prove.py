@@ -1,0 +1,270 @@
+"""What a proof compares, and what it says when a model breaks a promise.
+
+An instance pads requests and merges them. So before anything is published, every executable has to answer a padded,
+merged batch as plain JAX answers each of its rows alone at the exact shape. When it does not, the input and dimension
+at fault are found by changing the padding of one input along one dimension at a time: does an answer change?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warmpool.manifest import ProofSpec, TensorSpec, ToleranceSpec, bucket_name
+from warmpool.subject import Case, Row, Sizes, Subject, Tensors, garbage, generator_of, is_mask
+
+Kind = Literal["platforms", "padding", "batching"]
+Run = Callable[[Tensors], Tensors]
+
+_ROUNDING_FACTOR = 100.0  # a miss by less than this many tolerances may be rounding
+_TRIES = 3  # a mask's garbage may happen to be what was there
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far a tensor is from its reference.
+
+    Attributes:
+        error_max: The largest finite difference.
+        excess: The largest difference in units of what is allowed there; above 1 the tensor differs.
+    """
+
+    error_max: float
+    excess: float
+
+    @property
+    def within(self) -> bool:
+        return self.excess <= 1.0
+
+
+def difference(found: NDArray[Any], wanted: NDArray[Any], tolerance: ToleranceSpec) -> Difference:
+    """Compares a tensor with its reference. What is not finite has to be the same on both sides."""
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        return Difference(np.inf, np.inf)
+    got, want = found.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(got) & np.isfinite(want)
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    error = np.abs(np.where(finite, got, 0.0) - np.where(finite, want, 0.0))
+    allowed = tolerance.atol + tolerance.rtol * np.abs(np.where(finite, want, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess = np.where(same, 0.0, np.where(finite, error / allowed, np.inf))
+    return Difference(float(error.max(initial=0.0)), float(excess.max(initial=0.0)))
+
+
+def nowhere_a_number(outputs: Sequence[Sequence[NDArray[Any]]]) -> list[int]:
+    """Indices of outputs that are NaN everywhere in every one of the results: weights or bounds must be wrong."""
+    return [
+        index
+        for index, same in enumerate(zip(*outputs, strict=True))
+        if all(one.size and one.dtype.kind not in "biu" and np.isnan(one.astype(np.float64)).all() for one in same)
+    ]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Comparisons that went well, by what they prove."""
+
+    cases: dict[str, int] = field(default_factory=dict)
+    error_max: dict[str, float] = field(default_factory=dict)
+
+    def add(self, kind: str, cases: int, error_max: float) -> None:
+        self.cases[kind] = self.cases.get(kind, 0) + cases
+        self.error_max[kind] = max(self.error_max.get(kind, 0.0), error_max)
+
+    def proofs(self, method: str) -> list[ProofSpec]:
+        return [
+            ProofSpec(method=method, kind=kind, cases=cases, error_max=self.error_max[kind])
+            for kind, cases in sorted(self.cases.items())
+        ]
+
+
+References = Callable[[Row], Tensors]
+
+
+def prove(
+    subject: Subject,
+    bucket: Sizes,
+    points: Sequence[dict[str, int]],
+    run: Run,
+    references: References,
+    *,
+    stored: bool = False,
+) -> tuple[Tally, str | None]:
+    """Run a bucket's cases and compare every row.
+
+    Args:
+        subject: The method.
+        bucket: The executable's bucket.
+        points: The exact shapes to prove it at.
+        run: Runs it on inputs of the bucket's shape.
+        references: A row's outputs at its exact shape and batch size 1.
+        stored: Whether the references are stored executables rather than plain JAX.
+
+    Returns:
+        The comparisons made, and what is wrong, None if nothing is.
+    """
+    tally = Tally()
+    for case in subject.cases(bucket, points):
+        inputs = subject.padded(bucket, case)
+        outputs = run(inputs)
+        for index, row in enumerate(case.rows):
+            wanted = references(row)
+            found = subject.cut(outputs, index, row)
+            differences = [difference(got, want, subject.tolerance) for got, want in zip(found, wanted, strict=True)]
+            bad = next((number for number, one in enumerate(differences) if not one.within), None)
+            if bad is not None:
+                broken = Broken(subject, bucket, case, index, bad, differences[bad])
+                return tally, broken.explained(run, inputs, outputs)
+            error_max = max((one.error_max for one in differences), default=0.0)
+            for kind in kinds_of(subject, bucket, row, stored=stored):
+                tally.add(kind, 1, error_max)
+    return tally, None
+
+
+def kinds_of(subject: Subject, bucket: Sizes, row: Row, *, stored: bool) -> list[Kind]:
+    """What the comparison of one row proves."""
+    kinds: list[Kind] = [] if stored else ["platforms"]
+    if padded_dims(bucket, row):
+        kinds.append("padding")
+    if subject.batch and bucket[subject.batch] > 1:
+        kinds.append("batching")
+    return kinds
+
+
+def padded_dims(bucket: Sizes, row: Row) -> list[str]:
+    """The dimensions along which a row is padded."""
+    return [name for name, size in row.point.items() if size < bucket[name]]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A row that differs from its reference."""
+
+    subject: Subject
+    bucket: Sizes
+    case: Case
+    index: int
+    output: int
+    difference: Difference
+
+    def explained(self, run: Run, inputs: Tensors, outputs: Tensors) -> str:
+        """The verdict in words: where, by how much, which input and dimension, and what to change."""
+        row = self.case.rows[self.index]
+        before = self.subject.cut(outputs, self.index, row)[self.output]
+
+        def changes(changed: Tensors) -> bool:
+            after = self.subject.cut(run(changed), self.index, row)[self.output]
+            return not np.array_equal(before, after, equal_nan=before.dtype.kind not in "biu")
+
+        dims = padded_dims(self.bucket, row)
+        leaks = [(name, dim) for dim in dims for name in self._leaking(inputs, dim, changes)]
+        if leaks:
+            return f"{self._where()}: {self._padding_leak(leaks)}"
+        if neighbours := self._leaking_neighbours(inputs, changes):
+            names = " and ".join(repr(name) for name in neighbours)
+            return (
+                f"{self._where()}: what other rows hold in input {names} reaches this one along dimension "
+                f"{self.subject.batch!r}; compute every row by itself"
+            )
+        return f"{self._where()}: {self._without_a_leak(dims)}"
+
+    def _where(self) -> str:
+        row = self.case.rows[self.index]
+        output = self.subject.spec.outputs[self.output].name
+        exact = f" at {bucket_name(row.point)}" if row.point else ""
+        amount = (
+            f"{self.difference.error_max:.3g}" if np.isfinite(self.difference.excess) else "more than any tolerance"
+        )
+        tolerance = self.subject.tolerance
+        return (
+            f"output {output!r}{exact} in bucket {bucket_name(dict(self.bucket))} differs from the exact shape by "
+            f"{amount} (allowed: {tolerance.atol:g} + {tolerance.rtol:g} of the value)"
+        )
+
+    def _leaking(self, inputs: Tensors, dim: str, changes: Callable[[Tensors], bool]) -> list[str]:
+        """The inputs whose padding along one dimension, in this row, changes the answer.
+
+        A mask with a declared pad is not asked: that its padding matters is its purpose.
+        """
+        size = self.case.rows[self.index].point[dim]
+        found = []
+        for number, tensor in enumerate(self.subject.spec.inputs):
+            purposeful = is_mask(tensor) and tensor.pad is not None
+            region = None if purposeful else self._region(tensor, dim, size)
+            if region and any(changes(_changed(inputs, number, tensor, region, attempt)) for attempt in range(_TRIES)):
+                found.append(tensor.name)
+        return found
+
+    def _region(self, tensor: TensorSpec, dim: str, size: int) -> tuple[Any, ...] | None:
+        """The padding of an input along one dimension: an index into it, None if it does not have the dimension."""
+        if dim not in tensor.shape:
+            return None
+        point = self.case.rows[self.index].point
+        shared = self.subject.batch is None or self.subject.is_shared(tensor)
+        index: list[Any] = []
+        for axis in tensor.shape:
+            if axis == self.subject.batch:
+                index.append(slice(None) if shared else slice(self.index, self.index + 1))
+            elif axis == dim:
+                index.append(slice(size, None))
+            else:
+                index.append(slice(point.get(axis)) if isinstance(axis, str) else slice(None))
+        return tuple(index)
+
+    def _leaking_neighbours(self, inputs: Tensors, changes: Callable[[Tensors], bool]) -> list[str]:
+        """The inputs whose content in other rows changes the answer."""
+        batch = self.subject.batch
+        if batch is None or self.bucket[batch] == 1:
+            return []
+        others = np.arange(self.bucket[batch]) != self.index
+        return [
+            tensor.name
+            for number, tensor in enumerate(self.subject.spec.inputs)
+            if not self.subject.is_shared(tensor)
+            and any(changes(_changed(inputs, number, tensor, (others,), attempt)) for attempt in range(_TRIES))
+        ]
+
+    def _padding_leak(self, leaks: Sequence[tuple[str, str]]) -> str:
+        inputs = {tensor.name: tensor for tensor in self.subject.spec.inputs}
+        places = " and ".join(f"of input {name!r} along dimension {dim!r}" for name, dim in leaks)
+        undeclared = [name for name, _ in leaks if inputs[name].pad is None]
+        if undeclared:
+            change = f"{undeclared[0]!r} declares no pad: mask it in the method, or declare a pad that changes nothing"
+        else:
+            change = (
+                "mask it in the method, such as by an input of ones with pad=0, or declare a pad that changes nothing"
+            )
+        return f"the padding {places} reaches it{self._rounding()}; {change}"
+
+    def _without_a_leak(self, dims: Sequence[str]) -> str:
+        names = " and ".join(repr(name) for name in dims)
+        if dims:
+            cause = f"the padded size of dimension {names} itself reaches it, as in a mean or a count over it"
+        elif self.subject.batch and self.bucket[self.subject.batch] > 1:
+            cause = f"the size of dimension {self.subject.batch!r} itself reaches it, as in a mean or a count over it"
+        else:
+            cause = "nothing is padded or merged, so the executable disagrees with plain JAX"
+        return f"{cause}{self._rounding()}"
+
+    def _rounding(self) -> str:
+        close = self.difference.excess <= _ROUNDING_FACTOR
+        return " (if it is mere rounding, raise the model's tolerance)" if close else ""
+
+
+def _changed(inputs: Tensors, number: int, tensor: TensorSpec, region: tuple[Any, ...], attempt: int) -> Tensors:
+    """The inputs with other legal content in one region of one of them."""
+    array = inputs[number].copy()
+    array[region] = garbage(tensor, array[region].shape, generator_of("changed", tensor.name, str(attempt)))
+    return [array if other == number else given for other, given in enumerate(inputs)]
+
+
+def merged(proofs: Sequence[ProofSpec]) -> tuple[ProofSpec, ...]:
+    """Proofs of one target, one record for each method and kind."""
+    tallies: dict[str, Tally] = {}
+    for proof in proofs:
+        tallies.setdefault(proof.method, Tally()).add(proof.kind, proof.cases, proof.error_max)
+    return tuple(record for method, tally in tallies.items() for record in tally.proofs(method))

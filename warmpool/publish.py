@@ -1,0 +1,177 @@
+"""`warmpool publish MODEL.py --store URI`: the only command that runs an author's code.
+
+1. Read the declaration, materialise its params, export every method (`warmpool.draft`).
+2. For each kind of machine here: compile what is missing, prove it, store it (`warmpool.target`).
+3. Store weights, targets, the manifest, which makes the version visible, and that it is served (`warmpool.versions`).
+
+Whatever fails or is killed before the manifest leaves nothing visible, and running it again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from cache.errors import CacheError
+from cache.store import Store, open_store
+from warmpool.draft import make_draft
+from warmpool.errors import PublishError
+from warmpool.machines import CHOICES, Children, Limits
+from warmpool.manifest import ProofSpec
+from warmpool.modelfile import load_model
+from warmpool.progress import Progress, shown_on
+from warmpool.target import TargetMaker
+from warmpool.versions import is_published, put_programs, put_version
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is published, and where to."""
+
+    model_file: Path
+    store: str
+    version: str | None = None
+    platform: str = "auto"
+    limits: Limits = field(default_factory=Limits)
+
+
+class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done for one kind of machine."""
+
+    platform: str
+    fingerprint: str
+    executables: int
+    compiled: int
+    proved: int
+    proofs: tuple[ProofSpec, ...]
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publish did; `--json` prints it."""
+
+    model: str
+    version: str
+    store: str
+    compiled: int
+    reused: int
+    seconds: float
+    machines: tuple[MachineSummary, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The last line for a person."""
+        if self.compiled:
+            work = f"{self.compiled} executables compiled, {self.reused} taken from the store"
+        else:
+            work = f"nothing compiled, all {self.reused} executables are in the store"
+        return f"published {self.model} {self.version} in {self.seconds:.1f} s: {work}"
+
+
+def publish(options: Options, progress: Progress) -> Summary:
+    """Publish a model.
+
+    Raises:
+        DeclarationError: The declaration has to be changed.
+        PublishError: Something failed; ProofFailed if the model breaks a promise that serving relies on.
+        CacheError: The store cannot be used.
+    """
+    start_s = time.monotonic()
+    store = _opened(options.store)
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        progress.say(text)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="warmpool-publish-") as scratch,
+        Children(options.limits) as children,
+    ):
+        model = load_model(options.model_file)
+        machines = children.machines(options.platform)
+        required = [machine.platform for machine in machines]
+        draft = make_draft(model, Path(scratch), version=options.version, required=required, say=note)
+        visible = is_published(store, draft, note)
+        put_programs(store, draft)
+        made = [TargetMaker(draft, machine, children, store, progress, visible=visible).make() for machine in machines]
+        put_version(store, draft, [(one.path, one.target) for one in made])
+    parts = tuple(
+        MachineSummary(
+            platform=machine.platform,
+            fingerprint=machine.fingerprint.digest,
+            executables=len(one.target.executables),
+            compiled=one.compiled,
+            proved=one.proved,
+            proofs=one.target.proofs,
+        )
+        for machine, one in zip(machines, made, strict=True)
+    )
+    return Summary(
+        model=draft.manifest.model,
+        version=draft.manifest.version,
+        store=options.store,
+        compiled=sum(part.compiled for part in parts),
+        reused=sum(part.executables - part.compiled for part in parts),
+        seconds=round(time.monotonic() - start_s, 3),
+        machines=parts,
+        notes=tuple(notes),
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    limits = Limits()
+    parser.add_argument("model_file", metavar="MODEL.py", type=Path, help="file with one module-level Model")
+    parser.add_argument("--store", required=True, metavar="URI", help="a folder's path or file:///folder")
+    parser.add_argument("--version", help="name of the version; by default a digest of its content")
+    parser.add_argument(
+        "--platform",
+        choices=CHOICES,
+        default="auto",
+        help="what to compile for beside the CPU; by default what jax finds",
+    )
+    parser.add_argument(
+        "--child-seconds-max",
+        type=float,
+        default=limits.wall_s_max,
+        metavar="S",
+        help="time that one compile or trial may take (%(default)g)",
+    )
+    parser.add_argument(
+        "--child-gib-max",
+        type=float,
+        default=limits.memory_bytes_max / GIB,
+        metavar="GIB",
+        help="memory that one compile or trial may take, 0 for no limit (%(default)g)",
+    )
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command: progress on standard error, one line or JSON on standard output."""
+    limits = Limits(wall_s_max=args.child_seconds_max, memory_bytes_max=int(args.child_gib_max * GIB))
+    options = Options(
+        model_file=args.model_file, store=args.store, version=args.version, platform=args.platform, limits=limits
+    )
+    with shown_on(sys.stderr) as progress:
+        try:
+            summary = publish(options, progress)
+        except CacheError as error:
+            raise PublishError(str(error)) from error
+    sys.stdout.write((msgspec.json.encode(summary).decode() if args.json else str(summary)) + "\n")
+    return 0
+
+
+def _opened(uri: str) -> Store:
+    try:
+        return open_store(uri)
+    except ValueError as error:
+        raise PublishError(str(error)) from error

@@ -1,0 +1,80 @@
+"""How a version gets into a store: what it needs first, what makes it visible last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from cache.errors import Damaged, Foreign, NotStored
+from cache.store import Store
+from warmpool import manifest as stored
+from warmpool.draft import Draft
+from warmpool.errors import PublishError
+from warmpool.manifest import Manifest, Serving, Target, encode
+from warmpool.program import read_program
+from warmpool.weights import digest_file
+
+
+def is_published(store: Store, draft: Draft, say: Callable[[str], None]) -> bool:
+    """Whether the version is visible already.
+
+    Raises:
+        PublishError: It is, with other content.
+    """
+    path = stored.manifest_path(draft.manifest.model, draft.manifest.version)
+    try:
+        found = msgspec.json.decode(store.get(path), type=Manifest)
+    except NotStored:
+        return False
+    except msgspec.MsgspecError as error:
+        say(f"{path}: it cannot be read ({error}); it is made anew")
+        return False
+    differ = [name for name in Manifest.__struct_fields__ if getattr(found, name) != getattr(draft.manifest, name)]
+    if differ:
+        version = f"version {draft.manifest.version!r} of {draft.manifest.model!r}"
+        change = "a version never changes: choose another --version"
+        raise PublishError(f"{version} is published with other {', '.join(differ)}; {change}")
+    return True
+
+
+def put_programs(store: Store, draft: Draft) -> None:
+    """Store every program that is not there, whole."""
+    for exported in draft.exported.values():
+        for program in exported.programs.values():
+            path = stored.program_path(program.digest)
+            try:
+                read_program(store.get(path), program.digest)
+            except (NotStored, Damaged, Foreign):
+                store.put(path, program.stored)
+
+
+def put_version(store: Store, draft: Draft, targets: Sequence[tuple[str, Target]]) -> None:
+    """Store weights and targets, then the manifest, which makes the version visible, then that it is served."""
+    manifest = draft.manifest
+    _put_weights(store, draft)
+    for path, target in targets:
+        _put(store, path, encode(target))
+    _put(store, stored.manifest_path(manifest.model, manifest.version), encode(manifest))
+    _put(store, stored.serving_path(manifest.model), encode(Serving(stable=manifest.version)))
+
+
+def _put_weights(store: Store, draft: Draft) -> None:
+    digest = draft.manifest.weights.digest
+    path = stored.weights_path(digest)
+    try:
+        if digest_file(store.local_path(path)) == digest:
+            return
+    except NotStored:
+        pass
+    store.put_file(path, draft.weights_file)
+
+
+def _put(store: Store, path: str, data: bytes) -> None:
+    """Store unless the same is there."""
+    try:
+        if store.get(path) == data:
+            return
+    except NotStored:
+        pass
+    store.put(path, data)

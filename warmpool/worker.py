@@ -1,0 +1,203 @@
+"""What a publish does in forked children: compile one bucket, run a reference, try an executable in another process.
+
+A compile can abort its process, so each has one of its own. Every function takes and returns a small dict; tensors and
+programs go through files in a scratch folder. jax is imported inside of functions, for trials run where only jaxlib is.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.artifact import Header, pack, unpack
+from cache.executable import Executable, Runtime, serialize
+from warmpool.manifest import Manifest, bucket_name
+from warmpool.prove import nowhere_a_number, prove
+from warmpool.subject import VARIANTS, Case, Row, Sizes, Subject, Tensors
+from warmpool.symbolic import shape_of
+from warmpool.weights import map_weights
+
+Argument = dict[str, Any]
+
+TIMED_RUNS_MAX = 15
+TIMED_S_MAX = 1.0
+
+
+def describe(argument: Argument) -> Argument:
+    """The fingerprint of the runtime that a lane of this mode has."""
+    _before_a_backend(None)
+    runtime = Runtime.open(argument["mode"])
+    return {"platform": runtime.platform, "ingredients": dict(runtime.fingerprint().ingredients)}
+
+
+def compile_bucket(argument: Argument) -> Argument:
+    """Compile a program for one bucket and write the artifact; it is serialised before it ever ran."""
+    _before_a_backend(argument["platform"])
+    subject, manifest = _subject(argument)
+    bucket = argument["bucket"]
+    start_s = time.monotonic()
+    compiled = _lowered(argument, manifest, subject, bucket).compile()
+    compile_s = time.monotonic() - start_s
+    data = pack(Header(key=argument["key"], ingredients=argument["ingredients"]), serialize(compiled))
+    Path(argument["artifact"]).write_bytes(data)
+    return {"compile_s": compile_s, "size_bytes": len(data)}
+
+
+def reference(argument: Argument) -> Argument:
+    """Run plain JAX at an exact shape, batch size 1, on every value set of a point; writes the outputs."""
+    _before_a_backend(argument["platform"])
+    subject, manifest = _subject(argument)
+    point = argument["point"]
+    weights = map_weights(Path(argument["weights"]), manifest.weights)
+    exact = {**point, subject.batch: 1} if subject.batch else point
+    compiled = _lowered(argument, manifest, subject, exact).compile()
+    rows = [Row(point, variant) for variant in range(VARIANTS)]
+    results = [[np.asarray(one) for one in compiled(*weights, *subject.exact(row))] for row in rows]
+    return _written(argument, subject, results)
+
+
+def reference_stored(argument: Argument) -> Argument:
+    """Run a stored executable where it pads nothing; writes the outputs like `reference`."""
+    _before_a_backend(None)
+    subject, manifest = _subject(argument)
+    bucket, point = argument["bucket"], argument["point"]
+    loaded = _Loaded(argument, manifest)
+    results = []
+    for variant in range(VARIANTS):
+        row = Row(point, variant)
+        count = bucket[subject.batch] if subject.batch else 1
+        outputs = loaded.run(subject.padded(bucket, Case((row,) * count, "written")))
+        results.append(subject.cut(outputs, 0, row))
+    return _written(argument, subject, results)
+
+
+def trial(argument: Argument) -> Argument:
+    """Load an artifact as a lane does, prove its bucket, and measure its run time.
+
+    Returns:
+        "failure", None or what is wrong; "proofs"; "cost_us", the median of up to 15 runs with host inputs and outputs.
+    """
+    _before_a_backend(None)
+    subject, manifest = _subject(argument)
+    bucket = argument["bucket"]
+    loaded = _Loaded(argument, manifest)
+    references = _References(argument["references"], len(subject.spec.outputs))
+    points = argument["points"]
+    tally, failure = prove(subject, bucket, points, loaded.run, references.of, stored=argument["stored"])
+    if failure:
+        return {"failure": failure}
+    case = subject.cases(bucket, points)[0]
+    cost_us = _median_us(loaded, subject.padded(bucket, case))
+    return {"failure": None, "cost_us": cost_us, "proofs": msgspec.to_builtins(tally.proofs(subject.method))}
+
+
+class _Loaded:
+    """An executable in this process, with its weights on the device."""
+
+    def __init__(self, argument: Argument, manifest: Manifest) -> None:
+        self.runtime = Runtime.open(argument["mode"])
+        _, payload = unpack(Path(argument["artifact"]).read_bytes(), key=argument["key"])
+        self.executable: Executable = self.runtime.load(payload)
+        self._mapped = map_weights(Path(argument["weights"]), manifest.weights)  # aliased by the buffers on a CPU
+        self.weights = [self.runtime.put(array) for array in self._mapped]
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> Tensors:
+        """Run on host inputs; the outputs are copies of the caller's own."""
+        aligned = [_aligned(array) for array in inputs]
+        outputs = self.executable.run([*self.weights, *(self.runtime.put(array) for array in aligned)])
+        return [np.array(output) for output in outputs]
+
+
+class _References:
+    """Outputs at exact shapes, by point and value set."""
+
+    def __init__(self, paths: dict[str, str], count: int) -> None:
+        self._paths = paths
+        self._count = count
+        self._read: dict[str, Any] = {}
+
+    def of(self, row: Row) -> Tensors:
+        name = bucket_name(row.point)
+        if name not in self._read:
+            with np.load(self._paths[name], allow_pickle=False) as stored:
+                self._read[name] = {key: stored[key] for key in stored.files}
+        return [_decoded(self._read[name], f"{row.variant}.{index}") for index in range(self._count)]
+
+
+def _written(argument: Argument, subject: Subject, results: list[Tensors]) -> Argument:
+    arrays: dict[str, NDArray[Any]] = {}
+    for variant, outputs in enumerate(results):
+        for index, output in enumerate(outputs):
+            # npz knows no bfloat16: bytes and the dtype's name are stored instead.
+            arrays[f"{variant}.{index}"] = np.frombuffer(np.ascontiguousarray(output).tobytes(), np.uint8)
+            arrays[f"{variant}.{index}.dtype"] = np.array(output.dtype.name)
+            arrays[f"{variant}.{index}.shape"] = np.array(output.shape, np.int64)
+    np.savez(argument["outputs"], allow_pickle=False, **arrays)
+    names = [subject.spec.outputs[index].name for index in nowhere_a_number(results)]
+    return {"nowhere_a_number": names}
+
+
+def _decoded(stored: dict[str, NDArray[Any]], key: str) -> NDArray[Any]:
+    dtype, shape = str(stored[f"{key}.dtype"]), stored[f"{key}.shape"].tolist()
+    return np.frombuffer(stored[key].tobytes(), dtype).reshape(shape)
+
+
+def _subject(argument: Argument) -> tuple[Subject, Manifest]:
+    manifest = msgspec.json.decode(Path(argument["manifest"]).read_bytes(), type=Manifest)
+    return Subject(manifest, argument["method"]), manifest
+
+
+def _lowered(argument: Argument, manifest: Manifest, subject: Subject, sizes: Sizes) -> Any:
+    """The program at concrete sizes, as `jax.jit` lowers it."""
+    import jax
+
+    from warmpool.program import read_program
+
+    exported = read_program(Path(argument["program"]).read_bytes(), argument["program_digest"])
+    weights = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in manifest.weights.tensors]
+    inputs = [jax.ShapeDtypeStruct(shape_of(one.shape, sizes), one.dtype) for one in subject.spec.inputs]
+    return jax.jit(exported.call, keep_unused=True).lower(*weights, *inputs)
+
+
+def _before_a_backend(platform: str | None) -> None:
+    """Settings that count only until a backend exists. None: this process has no jax, or uses the one device it has."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two children share an accelerator's memory
+    if platform is None:
+        return
+    import jax
+
+    jax.config.update("jax_platforms", platform)
+    jax.config.update("jax_enable_x64", False)
+    # An executable out of JAX's own cache would serialise to bytes that load and then fail at their first run.
+    jax.config.update("jax_enable_compilation_cache", False)
+
+
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in memory aligned as a lane's arena is, so that a run costs here what it costs there."""
+    space = np.empty(array.nbytes + 64, np.uint8)
+    start = -space.ctypes.data % 64
+    aligned = space[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    aligned[...] = array
+    return aligned
+
+
+def _median_us(loaded: _Loaded, inputs: Tensors) -> float:
+    aligned = [_aligned(array) for array in inputs]
+    taken_ns: list[int] = []
+    deadline_ns = time.perf_counter_ns() + int(TIMED_S_MAX * 1e9)
+    while len(taken_ns) < TIMED_RUNS_MAX:
+        start_ns = time.perf_counter_ns()
+        loaded.executable.run([*loaded.weights, *(loaded.runtime.put(array) for array in aligned)])
+        end_ns = time.perf_counter_ns()
+        taken_ns.append(end_ns - start_ns)
+        if end_ns > deadline_ns:
+            break
+    return statistics.median(taken_ns) / 1000.0
