@@ -31,6 +31,7 @@ class Batcher:
 
     def __init__(self, rows_max: int, finished: Callable[[Batch, LaneProxy], None]) -> None:
         self.lanes: Sequence[LaneProxy] = ()
+        self.open = False  # until the weights are known to be whole, nothing runs
         self.rows_waiting = 0
         self._rows_max = rows_max
         self._queues: dict[ServedMethod, deque[Part]] = {}
@@ -76,7 +77,7 @@ class Batcher:
 
     def pump(self) -> None:
         """Give every idle lane a batch, if there is one for it."""
-        for lane in self.lanes:
+        for lane in self.lanes if self.open else ():
             if lane.idle and (batch := self._form(lane)):
                 lane.submit(batch)
 

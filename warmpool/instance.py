@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cache.errors import CacheError
@@ -27,13 +28,13 @@ from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy, Loadable, LoadPlan
 from warmpool.manifest import Target, executable_path
-from warmpool.metrics import Metrics
 from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
 from warmpool.tracing import Traces
 
 if TYPE_CHECKING:
     from cache.executable import Mode
+    from warmpool.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -52,23 +53,29 @@ class Instance:
         self.state = "starting"
         self.settled = asyncio.Event()  # the first lane is ready, or has failed to be
         self.traces = Traces(settings.traces_kept_max)
-        self.metrics = Metrics(self)
-        self.batcher = Batcher(settings.queue_rows_max, self.metrics.batch)
+        self.cold_start = cold_start
+        self.batcher = Batcher(settings.queue_rows_max, self._batch_finished)
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
         self._preload = preload
         self._zygote = zygote
-        self._cold_start = cold_start
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
         self._weights_verified = False
-        self._hello: dict[str, Fingerprint] = {}
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The instance's series; imported with the HTTP side, which is what brings the first request."""
+        return Metrics(self)
+
+    def _batch_finished(self, batch: Batch, lane: LaneProxy) -> None:
+        self.metrics.batch(batch, lane)
 
     async def start(self) -> None:
         """Read the catalog, start the lanes, verify weights. Returns when the lanes are on their way."""
         self._watch_zygote()
         with_catalog = time.time_ns()
         self.dataplane.catalog = await asyncio.to_thread(read_catalog, self.store)
-        self._cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
+        self.cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
         primary_mode: Mode = "jax" if self._preload == "jax" else "jaxlib"
         arena_bytes = self.dataplane.catalog.arena_bytes
         self.lanes = [
@@ -161,17 +168,13 @@ class Instance:
         start = self._starts.setdefault(lane.name, ColdStart(f"{lane.name} lane start", lane.started_ns))
         first = stages[0].start_ns
         start.add(f"{lane.name} lane", [messages.Stage("fork", min(self._forkable_ns(lane), first), first), *stages])
-        self._hello[lane.name] = Fingerprint(fingerprint)
-        self._load(lane)
+        plan_ns = time.time_ns()
+        self._load(lane, Fingerprint(fingerprint))
+        start.add(f"{lane.name} lane", [messages.Stage("plan", plan_ns, time.time_ns())])
 
     def progressed(self, lane: LaneProxy, what: str, stages: list[messages.Stage]) -> None:
-        start = self._starts[lane.name]
-        start.add(f"{lane.name} lane: {what}", stages)
-        models = self.dataplane.catalog.models.values()
-        if start.end_ns is None and all(self._holds_minimum(lane, model) for model in models):
-            start.end_ns = time.time_ns()
-            self.traces.record_cold_start(start.trace(start.end_ns))
-            self._became_ready(lane)
+        self._starts[lane.name].add(f"{lane.name} lane: {what}", stages)
+        self._check_ready(lane)
         self.batcher.pump()
 
     def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
@@ -186,7 +189,6 @@ class Instance:
     def failed(self, lane: LaneProxy, batch: Batch | None, reason: str) -> None:
         if lane.state == "down":
             self._starts.pop(lane.name, None)
-            self._hello.pop(lane.name, None)
             self.settled.set()
             self._start_cpu_lane()
         self.batcher.failed(batch, reason)
@@ -203,16 +205,13 @@ class Instance:
                 log.exception("model cannot be served", extra={"model": name})
                 catalog.problems[name] = str(error)
                 del catalog.models[name]
-        self._cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
-        self._weights_verified = True
-        for lane in self.lanes:
-            self._load(lane)
+        self.cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
+        self._weights_verified = self.batcher.open = True
+        self._check_ready(self.lanes[0])
+        self.batcher.pump()
 
-    def _load(self, lane: LaneProxy) -> None:
-        """Give a lane its plan, once it has said what it is and the weights are known to be whole."""
-        fingerprint = self._hello.get(lane.name)
-        if fingerprint is None or not self._weights_verified or lane.load_plan is not None:
-            return
+    def _load(self, lane: LaneProxy, fingerprint: Fingerprint) -> None:
+        """Give a lane its plan."""
         plan = LoadPlan()
         targets: dict[str, Target] = {}
         models = {model.key: model for model in self.dataplane.catalog.models.values()}
@@ -231,6 +230,7 @@ class Instance:
             if lane is self.lanes[0] or spec.ladder:
                 self._add(plan, models[key], spec)
         lane.load(plan)
+        self._check_ready(lane)
 
     def _add(self, plan: LoadPlan, model: ServedModel, spec: Any) -> None:
         try:
@@ -239,7 +239,16 @@ class Instance:
             plan.missing[model.manifest.model] = str(error)
             log.exception("executable is missing", extra={"model": model.key})
 
-    def _became_ready(self, lane: LaneProxy) -> None:
+    def _check_ready(self, lane: LaneProxy) -> None:
+        """Close the trace of the lane's start once it holds every model's minimum set and the weights are whole."""
+        start = self._starts.get(lane.name)
+        models = self.dataplane.catalog.models.values()
+        if start is None or start.end_ns is not None or lane.load_plan is None or not self._weights_verified:
+            return
+        if not all(self._holds_minimum(lane, model) for model in models):
+            return
+        start.end_ns = time.time_ns()
+        self.traces.record_cold_start(start.trace(start.end_ns))
         if lane is self.lanes[0]:
             self.settled.set()
             if self.state == "starting":
@@ -281,8 +290,8 @@ class Instance:
         stages = self._zygote.read_stages()
         if stages is not None:
             self._zygote_ready_ns = time.time_ns()
-            if self._cold_start.end_ns is None:
-                self._cold_start.add("zygote", [messages.Stage(*stage) for stage in stages])
+            if self.cold_start.end_ns is None:
+                self.cold_start.add("zygote", [messages.Stage(*stage) for stage in stages])
             return
         asyncio.get_running_loop().remove_reader(control)
         if self.state != "draining":

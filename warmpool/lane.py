@@ -156,7 +156,8 @@ def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int
     stages: list[messages.Stage] = []
     with _staged(stages, "client"):
         runtime = Runtime.open(argument["mode"])
-    lane = Lane(runtime, Arena(descriptors[0], argument["arena_bytes"]), channel)
+    with _staged(stages, "fingerprint"):
+        lane = Lane(runtime, Arena(descriptors[0], argument["arena_bytes"]), channel)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone: so is the reason to be
         lane.serve(stages)
     os._exit(0)  # the loader may be inside XLA, which does not take part in an orderly exit

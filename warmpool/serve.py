@@ -1,4 +1,4 @@
-"""`warmpool serve`: up, in the order that makes the first answer come soonest, and down on SIGTERM."""
+"""`warmpool serve`: from exec to a running zygote and a listening socket, before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -7,26 +7,13 @@ import contextlib
 import importlib.util
 import logging
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from importlib import metadata
-from typing import TYPE_CHECKING
 
 from warmpool.forking import Preload, Zygote
 from warmpool.settings import ACCELERATORS, PortTaken, Settings, read_settings
-
-if TYPE_CHECKING:
-    import grpc
-    import uvicorn
-
-    from warmpool.instance import Instance
-
-log = logging.getLogger(__name__)
-
-SETTLE_S_MAX = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +52,9 @@ def main(arguments: argparse.Namespace) -> int:
 def preload_for(accelerator: str) -> Preload:
     """Whether lanes need jax: only it knows the plugins of accelerators."""
     if accelerator == "auto":
-        plugins = metadata.entry_points(group="jax_plugins") or importlib.util.find_spec("jax_plugins")
-        return "jax" if plugins or importlib.util.find_spec("libtpu") else "jaxlib"
+        # Where jax itself looks; its third place, entry points, would cost more than importing jaxlib does.
+        found = importlib.util.find_spec("jax_plugins") or importlib.util.find_spec("libtpu")
+        return "jax" if found else "jaxlib"
     return "jax" if accelerator == "jax" else "jaxlib"
 
 
@@ -87,82 +75,25 @@ def bound(host: str, port: int, setting: str) -> Iterator[socket.socket]:
 def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: socket.socket, entered_ns: int) -> int:
     import asyncio
 
-    import uvicorn
     import uvloop
 
     from cache.store import open_store
     from warmpool.cold_start import ColdStart, process_start_ns
-    from warmpool.http_app import http_app
     from warmpool.instance import Instance
     from warmpool.messages import Stage
+    from warmpool.server import run_server
 
     start_ns = process_start_ns()
     cold_start = ColdStart("cold start", start_ns)
-    cold_start.add("front", [Stage("interpreter", start_ns, entered_ns)])
+    imported_ns = time.time_ns()
+    cold_start.add("front", [Stage("interpreter", start_ns, entered_ns), Stage("import", entered_ns, imported_ns)])
 
     async def run() -> None:
-        instance = Instance(settings, open_store(settings.store), zygote, preload, cold_start)
-        config = uvicorn.Config(
-            http_app(instance),
-            http="httptools",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, round(settings.drain_s_max)),
-        )
-        config.load()
-        cold_start.add("front", [Stage("import", entered_ns, time.time_ns())])
-        await _run(instance, config, http_socket)
+        await run_server(Instance(settings, open_store(settings.store), zygote, preload, cold_start), http_socket)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
     return 0
-
-
-async def _run(instance: Instance, config: uvicorn.Config, http_socket: socket.socket) -> None:
-    """Serve HTTP, come up beside it, wait for the signal, drain, go down."""
-    import asyncio
-
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """uvicorn's server without its signal handling: the instance drains in its own order."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    server = Server(config)
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(server.serve(sockets=[http_socket]))
-        await instance.start()
-        with contextlib.suppress(TimeoutError):  # what follows imports much: not while the first lane needs the loop
-            await asyncio.wait_for(instance.settled.wait(), SETTLE_S_MAX)
-        if instance.settings.otlp_endpoint:
-            instance.traces.start_export(instance.settings.otlp_endpoint, "warmpool")
-        grpc_server = await _grpc(instance)
-        await stopping.wait()
-        log.info("draining")
-        instance.drain()
-        server.should_exit = True
-        if grpc_server is not None:
-            await grpc_server.stop(instance.settings.drain_s_max)
-        await serving
-        await instance.stop()
-
-
-async def _grpc(instance: Instance) -> grpc.aio.Server | None:
-    if not instance.settings.grpc_port:
-        return None
-    from warmpool.grpc_app import start_grpc
-
-    return await start_grpc(instance, instance.settings.host, instance.settings.grpc_port)
 
 
 def configure_logging() -> None:

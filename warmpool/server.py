@@ -1,0 +1,89 @@
+"""The servers around an instance: up in the order that makes the first answer come soonest, down on SIGTERM.
+
+The HTTP side is imported in a thread while the lanes come up: the listening socket holds what comes before it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from warmpool.messages import Stage
+
+if TYPE_CHECKING:
+    import grpc
+    import uvicorn
+
+    from warmpool.instance import Instance
+
+log = logging.getLogger(__name__)
+
+SETTLE_S_MAX = 2.0
+KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that they close first
+
+
+async def run_server(instance: Instance, http_socket: socket.socket) -> None:
+    """Bring the instance up, serve until SIGTERM or SIGINT, drain, go down."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with asyncio.TaskGroup() as group:
+        starting = group.create_task(instance.start())
+        server = await asyncio.to_thread(_http_server, instance)
+        serving = group.create_task(server.serve(sockets=[http_socket]))
+        await starting
+        with contextlib.suppress(TimeoutError):  # what follows imports much: not while the first lane needs the loop
+            await asyncio.wait_for(instance.settled.wait(), SETTLE_S_MAX)
+        if instance.settings.otlp_endpoint:
+            instance.traces.start_export(instance.settings.otlp_endpoint, "warmpool")
+        grpc_server = await _grpc_server(instance)
+        await stopping.wait()
+        log.info("draining")
+        instance.drain()
+        server.should_exit = True
+        if grpc_server is not None:
+            await grpc_server.stop(instance.settings.drain_s_max)
+        await serving
+        await instance.stop()
+
+
+def _http_server(instance: Instance) -> uvicorn.Server:
+    start_ns = time.time_ns()
+    import uvicorn
+
+    from warmpool.http_app import http_app
+
+    class Server(uvicorn.Server):
+        """uvicorn's server without its signal handling: the instance drains in its own order."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    config = uvicorn.Config(
+        http_app(instance),
+        http="httptools",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(instance.settings.drain_s_max)),
+    )
+    config.load()
+    instance.cold_start.add("front", [Stage("import http", start_ns, time.time_ns())])
+    return Server(config)
+
+
+async def _grpc_server(instance: Instance) -> grpc.aio.Server | None:
+    if not instance.settings.grpc_port:
+        return None
+    from warmpool.grpc_app import start_grpc
+
+    return await start_grpc(instance, instance.settings.host, instance.settings.grpc_port)
