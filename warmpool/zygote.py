@@ -125,9 +125,12 @@ def _child(request: dict[str, Any], channel: socket.socket, descriptors: list[in
 
 
 def _receive(parent: socket.socket) -> tuple[bytes, list[int]]:
-    message, ancillary, _, _ = parent.recvmsg(
-        MESSAGE_BYTES_MAX, socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
-    )
+    try:
+        message, ancillary, _, _ = parent.recvmsg(
+            MESSAGE_BYTES_MAX, socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+        )
+    except ConnectionResetError:  # the parent closed its end without having read our stages
+        return b"", []
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
