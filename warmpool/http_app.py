@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ from warmpool.tracing import received_spans, trace_context
 if TYPE_CHECKING:
     from warmpool.dataplane import Answer
     from warmpool.instance import Instance
+
+log = logging.getLogger(__name__)
 
 TIMEOUT_HEADER = "x-warmpool-timeout-ms"
 TIMEOUT_MS_MAX = 24 * 3600 * 1000
@@ -99,6 +102,9 @@ def guarded(handler: Handler) -> Handler:
             return error_response(error)
         except ClientDisconnect:
             return error_response(Cancelled("the caller went away"))
+        except Exception:
+            log.exception("request failed", extra={"path": request.url.path})
+            return json_response({"error": "internal error"}, 500)
 
     return answer
 

@@ -65,7 +65,9 @@ class Instance:
     @cached_property
     def metrics(self) -> Metrics:
         """The instance's series; imported with the HTTP side, which is what brings the first request."""
-        return Metrics(self)
+        from warmpool import metrics
+
+        return metrics.Metrics(self)
 
     def _batch_finished(self, batch: Batch, lane: LaneProxy) -> None:
         self.metrics.batch(batch, lane)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -15,6 +16,7 @@ from warmpool.tracing import Span, Trace
 SHOWN_DEFAULT = 5
 NAME_COLUMNS_MAX = 46
 BAR_COLUMNS_MIN = 20
+PIPE_COLUMNS = 130  # a pipe has no width; this is what a log shows well
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(documents)).decode())
         return 0
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     for trace in msgspec.convert(documents, list[Trace]):
         show(console, trace)
     return 0
