@@ -93,7 +93,7 @@ class _Lowering:
 
     def export(self, sizes: Mapping[str, Any]) -> jax.export.Exported:
         arguments = self.flat.arguments(sizes)
-        check_jaxpr(jax.make_jaxpr(self.flat)(*arguments), self.flat.where)
+        check_jaxpr(jax.make_jaxpr(self.flat.fresh())(*arguments), self.flat.where)
         try:
             return self._lowered(arguments, self.platforms)
         except Exception as error:
@@ -104,7 +104,7 @@ class _Lowering:
             return self._lowered(arguments, self.platforms)
 
     def _lowered(self, arguments: tuple[jax.ShapeDtypeStruct, ...], platforms: Sequence[str]) -> jax.export.Exported:
-        return jax.export.export(self.flat.jitted(), platforms=platforms)(*arguments)
+        return jax.export.export(jax.jit(self.flat.fresh(), keep_unused=True), platforms=platforms)(*arguments)
 
     def _refusals(self, arguments: tuple[jax.ShapeDtypeStruct, ...]) -> dict[str, str]:
         """The platforms it cannot be lowered for, with the reason."""
@@ -154,7 +154,7 @@ def _per_bucket(
 def _shapes(flat: FlatMethod, sizes: Sizes) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Output name to dtype and shape at concrete sizes."""
     try:
-        results = jax.eval_shape(flat, *flat.arguments(sizes))
+        results = jax.eval_shape(flat.fresh(), *flat.arguments(sizes))
     except DeclarationError:
         raise
     except Exception as error:

@@ -5,7 +5,7 @@ Who compiles or runs a program then needs neither the author's code nor their py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -64,13 +64,16 @@ class FlatMethod:
         limits = [f"{dim.name} <= {dim.sizes[-1]}" for dim in self.dims]
         return dict(zip(names, jax.export.symbolic_shape(", ".join(names), constraints=limits), strict=True))
 
-    def jitted(self) -> Any:
-        """The function for `jax.export`. Its name is part of a program's text, so it is always the same one."""
+    def fresh(self) -> Callable[..., tuple[jax.Array, ...]]:
+        """The function for JAX to trace, new each time: a cached trace would leave the output names of another one.
+
+        Its name is part of a program's text, so it is always the same.
+        """
 
         def program(*arguments: Any) -> tuple[jax.Array, ...]:
             return self(*arguments)
 
-        return jax.jit(program, keep_unused=True)
+        return program
 
     def _named(self, returned: Any) -> dict[str, Any]:
         outputs = returned if isinstance(returned, dict) else {OUTPUT: returned}
