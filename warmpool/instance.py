@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 STATUS_WAIT_S_MAX = 0.5
 LANE_STOP_S_MAX = 2.0
+ZYGOTE_DELAY_S_MAX = 5.0
 
 
 class Instance:
@@ -61,6 +62,8 @@ class Instance:
         self._zygote = zygote
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
         self._weights_verified = False
+        self._zygote_ready_ns = 0
+        self._zygote_early_deaths = 0
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -297,8 +300,14 @@ class Instance:
             return
         asyncio.get_running_loop().remove_reader(control)
         if self.state != "draining":
-            log.error("zygote died; starting another")
+            self._zygote_early_deaths = 0 if self._zygote_ready_ns else self._zygote_early_deaths + 1
+            delay_s = min(0.1 * 2**self._zygote_early_deaths, ZYGOTE_DELAY_S_MAX)
+            log.error("zygote died; starting another", extra={"in_s": delay_s})
             self._zygote.close(wait_s_max=0.1)
+            asyncio.get_running_loop().call_later(delay_s, self._replace_zygote)
+
+    def _replace_zygote(self) -> None:
+        if self.state != "draining":
             self._zygote = Zygote.start(self._preload)
             self._watch_zygote()
 
