@@ -2,7 +2,7 @@ r"""The artifact: one file that holds one executable.
 
 Layout, integers little-endian:
 
-    8 bytes   magic b"WPXLA\\x00\\x00\\x01" (the last byte is the format version)
+    8 bytes   magic b"WPXLA\x00\x00\x01" (the last byte is the format version)
     8 bytes   length of the header
     8 bytes   length of the payload
     header    JSON: key, ingredients, and what the payload is
@@ -59,10 +59,10 @@ def unpack(data: bytes, *, key: str, ingredients: Mapping[str, str] | None = Non
     if len(data) < _LENGTHS.size + _DIGEST_BYTES:
         raise Damaged(what, f"{len(data)} bytes are fewer than an artifact has")
     magic, header_bytes, payload_bytes = _LENGTHS.unpack_from(data)
-    if magic[:5] != MAGIC[:5]:
+    if magic[:-1] != MAGIC[:-1]:
         raise Damaged(what, "it does not begin with the magic of an artifact")
     if magic != MAGIC:
-        raise Foreign(what, {"format": (str(MAGIC[7]), str(magic[7]))})
+        raise Foreign(what, {"format": (str(MAGIC[-1]), str(magic[-1]))})
     if header_bytes > HEADER_BYTES_MAX or _LENGTHS.size + header_bytes + payload_bytes + _DIGEST_BYTES != len(data):
         raise Damaged(what, f"it is {len(data)} bytes long, its lengths say otherwise")
     view = memoryview(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from cache.errors import NotStored, StoreUnavailable
 
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _UNFINISHED = ".unfinished-"
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class Store(Protocol):
@@ -54,8 +56,9 @@ class LocalStore:
         return f"LocalStore({str(self.root)!r})"
 
     def get(self, path: str) -> bytes:
-        with _translated(path):
-            return self._file(path).read_bytes()
+        file = self._file(path)
+        with _reading(path):
+            return file.read_bytes()
 
     def put(self, path: str, data: bytes) -> None:
         with self._writing(path) as stream:
@@ -66,19 +69,26 @@ class LocalStore:
             shutil.copyfileobj(content, stream, 1 << 20)
 
     def exists(self, path: str) -> bool:
-        return self._file(path).is_file()
+        try:
+            self.local_path(path)
+        except NotStored:
+            return False
+        return True
 
     def list(self, prefix: str) -> Iterator[str]:
-        with _translated(prefix):
-            files = sorted(file for file in self._file(prefix).rglob("*") if file.is_file())
-        for file in files:
-            if not file.name.startswith(_UNFINISHED):
-                yield file.relative_to(self.root).as_posix()
+        folder = self._file(prefix)
+        found: list[str] = []
+        with _reaching(prefix):
+            for parent, _, names in os.walk(folder, onerror=_raise_unless_absent):
+                below = Path(parent).relative_to(self.root)
+                found += [(below / name).as_posix() for name in names if not name.startswith(_UNFINISHED)]
+        yield from sorted(found)
 
     def local_path(self, path: str) -> Path:
         file = self._file(path)
-        if not file.is_file():
-            raise NotStored(path)
+        with _reading(path):
+            if not stat.S_ISREG(file.stat().st_mode):
+                raise NotStored(path)
         return file
 
     def _file(self, path: str) -> Path:
@@ -92,7 +102,7 @@ class LocalStore:
     def _writing(self, path: str) -> Iterator[BinaryIO]:
         """A stream whose content appears under `path` when the block ends well, and never when it does not."""
         target = self._file(path)
-        with _translated(path):
+        with _reaching(path):
             target.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=target.parent)
             unfinished = Path(name)
@@ -104,7 +114,7 @@ class LocalStore:
                 unfinished.chmod(0o644)
                 unfinished.replace(target)
             except BaseException:
-                unfinished.unlink()
+                unfinished.unlink(missing_ok=True)
                 raise
             _sync_folder(target.parent)
 
@@ -113,6 +123,8 @@ def open_store(uri: str) -> Store:
     """The store of a URI: a folder's path, or `file:///folder`."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
+        if parts.netloc or not parts.path.startswith("/"):
+            raise ValueError(f"store {uri!r}: a file URI has three slashes and an absolute path, as file:///folder")
         return LocalStore(Path(unquote(parts.path)))
     if parts.scheme and "://" in uri:
         raise ValueError(
@@ -132,11 +144,23 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, _ABSENT):
+        raise error
+
+
 @contextmanager
-def _translated(path: str) -> Iterator[None]:
+def _reading(path: str) -> Iterator[None]:
+    with _reaching(path):
+        try:
+            yield
+        except _ABSENT as error:
+            raise NotStored(path) from error
+
+
+@contextmanager
+def _reaching(path: str) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError as error:
-        raise NotStored(path) from error
     except OSError as error:
         raise StoreUnavailable(f"{path!r}: {error.strerror or error}") from error

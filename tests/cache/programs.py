@@ -1,0 +1,117 @@
+"""Programs with what XLA's CPU client treats in ways of its own: LAPACK, sorting, FFT, narrow dtypes, loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def _normal(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(dtype)
+
+
+def _symmetric(size: int) -> Array:
+    matrix = _normal(size, size)
+    return matrix @ matrix.T + size * np.eye(size, dtype=np.float32)
+
+
+def _functions() -> dict[str, Callable[..., Any]]:
+    """Imports jax: a process that only loads must not come here."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    def normal(seed):
+        return jax.random.normal(jax.random.key(seed), (64,))
+
+    def scan(w, x):
+        return lax.scan(lambda carry, row: (jnp.tanh(carry @ w + row), carry.sum()), x[0], x)
+
+    def collatz(n):
+        def step(state):
+            value, steps = state
+            return jnp.where(value % 2 == 0, value // 2, 3 * value + 1), steps + 1
+
+        return lax.while_loop(lambda state: state[0] > 1, step, (n, 0))
+
+    def convolution(image, kernel):
+        return lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    return {
+        "add": lambda x, y: x + y,
+        "argsort": jnp.argsort,
+        "bfloat16": lambda x: (x @ x.T, x.astype(jnp.float32).sum()),
+        "cholesky": jnp.linalg.cholesky,
+        "conditional": lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
+        "convolution": convolution,
+        "eigh": jnp.linalg.eigh,
+        "fft": lambda x: (jnp.abs(jnp.fft.fft(x)), jnp.fft.irfft(jnp.fft.rfft(x))),
+        "int8": lambda x: (lax.dot(x, x, preferred_element_type=jnp.int32), x > 0),
+        "qr": jnp.linalg.qr,
+        "random": normal,
+        "scalars": lambda x, unused: x * 2,
+        "scan": scan,
+        "solve": jnp.linalg.solve,
+        "sort": lambda x: (jnp.sort(x, axis=-1), jnp.sort(x, axis=0, descending=True)),
+        "svd": lambda x: jnp.linalg.svd(x, full_matrices=False),
+        "top_k": lambda x: lax.top_k(x, 5),
+        "triangular_solve": lambda a, b: jax.scipy.linalg.solve_triangular(jnp.tril(a), b, lower=True),
+        "while": collatz,
+    }
+
+
+ARGUMENTS: dict[str, tuple[Array, ...]] = {
+    "add": (np.arange(1024, dtype=np.float32), np.full(1024, 0.5, np.float32)),
+    "argsort": (_normal(8, 100),),
+    "bfloat16": (_normal(16, 32, dtype=ml_dtypes.bfloat16),),
+    "cholesky": (_symmetric(16),),
+    "conditional": (_normal(50),),
+    "convolution": (_normal(2, 8, 8, 3), _normal(3, 3, 3, 4)),
+    "eigh": (_symmetric(12),),
+    "fft": (_normal(64),),
+    "int8": (np.arange(-32, 32, dtype=np.int8).reshape(8, 8),),
+    "qr": (_normal(12, 6),),
+    "random": (np.array(7, np.int32),),
+    "scalars": (np.array(1.5, np.float32), np.zeros(3, np.int32)),
+    "scan": (_normal(8, 8), _normal(20, 8)),
+    "solve": (_symmetric(10), _normal(10, 3)),
+    "sort": (_normal(7, 33),),
+    "svd": (_normal(10, 6),),
+    "top_k": (_normal(4, 40),),
+    "triangular_solve": (_symmetric(9), _normal(9, 2)),
+    "while": (np.array(27, np.int32),),
+}
+NAMES = sorted(ARGUMENTS)
+
+
+def compiled(name: str) -> Any:
+    """A fresh compile, as publishing makes them."""
+    import jax
+
+    arguments = ARGUMENTS[name]
+    specs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in arguments]
+    return jax.jit(_functions()[name], keep_unused=True).lower(*specs).compile()
+
+
+def answers(name: str, executable: Any) -> list[Array]:
+    """What the compile itself computes, flat."""
+    import jax
+
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(executable(*ARGUMENTS[name]))]
+
+
+def write_arrays(path: Path, arrays: Sequence[Array]) -> None:
+    """As text, every bit of it: numpy's own files know no bfloat16."""
+    path.write_text("\n".join(described(array) for array in arrays))
+
+
+def described(array: Array) -> str:
+    """dtype, shape and bytes: equal for two arrays if and only if they are the same to the bit."""
+    return f"{array.dtype.name} {array.shape} {array.tobytes().hex()}"
