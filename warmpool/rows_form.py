@@ -37,7 +37,8 @@ def decode(method: ServedMethod, body: bytes) -> tuple[Form, dict[str, Tensor]]:
     if (parsed.instances is msgspec.UNSET) == (parsed.inputs is msgspec.UNSET):
         raise BadInput("body: give either instances (a list of rows) or inputs (values by input name)")
     if parsed.instances is not msgspec.UNSET:
-        return "instances", _tensors(method, _columns(method, parsed.instances), "instances")
+        columns = _columns(method, parsed.instances)
+        return "instances", _tensors(method, columns, "instances") if parsed.instances else _no_rows(method)
     names = [spec.name for spec in method.spec.inputs]
     inputs = parsed.inputs
     if not isinstance(inputs, dict):
@@ -72,6 +73,16 @@ def _columns(method: ServedMethod, rows: list[Any]) -> dict[str, list[Any]]:
         for name in names:
             columns[name].append(row[name])
     return columns
+
+
+def _no_rows(method: ServedMethod) -> dict[str, Tensor]:
+    """What an empty list of rows means: its nesting cannot say the other sizes, and no answer depends on them."""
+    return {
+        spec.name: Tensor(
+            OF_DTYPE[spec.dtype].name, (0, *(axis if isinstance(axis, int) else 1 for axis in spec.shape[1:])), b""
+        )
+        for spec in method.spec.inputs
+    }
 
 
 def _tensors(method: ServedMethod, values: dict[str, Any], field: str) -> dict[str, Tensor]:
