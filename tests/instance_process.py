@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.tiny import METHODS
 from warmpool import wire
@@ -146,6 +147,12 @@ class InstanceProcess:
     def lane(self, name: str) -> dict[str, Any]:
         lanes: list[dict[str, Any]] = self.status()["lanes"]
         return next((lane for lane in lanes if lane["name"] == name), {})
+
+    def gauge(self, name: str, **labels: str) -> float:
+        """The value of one sample of /metrics."""
+        families = text_string_to_metric_families(self.get("/metrics").body.decode())
+        samples = (sample for family in families for sample in family.samples)
+        return next(sample.value for sample in samples if sample.name == name and sample.labels == labels)
 
     def answers(self, path: str) -> int:
         """The status of a GET, 0 while nothing listens."""

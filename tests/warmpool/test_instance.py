@@ -1,0 +1,246 @@
+"""Answers of a running instance: right at every bucket's edges and in every form, alone and in shared batches."""
+
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.edges import assert_same, inputs_for, sizes_of
+from tests.instance_process import inferred, tensors, wait_until
+from tests.tiny import BATCH, IDS_MAX, LENGTH, METHODS, SEQ
+
+SLOW_STEPS = 400_000_000  # a third of a second or more
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(32) as executor:
+        yield executor
+
+
+@pytest.fixture
+def busy(instance, pool):
+    """Makes the primary lane busy with a slow batch, and gives its answer to come."""
+
+    def make(steps=SLOW_STEPS):
+        slow = pool.submit(instance.infer, "count", steps=[steps])
+        wait_until(lambda: instance.gauge("warmpool_lane_busy", lane="primary") == 1)
+        return slow
+
+    return make
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
+@pytest.mark.parametrize("name", METHODS)
+def test_answers_equal_jit_at_the_exact_shape_at_every_edge(instance, name, binary):
+    for sizes in sizes_of(name):
+        inputs = inputs_for(name, sizes)
+        outputs, parameters = instance.infer(name, binary=binary, **inputs)
+        assert_same(name, outputs, inputs)
+        assert parameters["rows"] == sizes.get("batch", 1)
+        assert parameters["parts"] == -(-parameters["rows"] // BATCH.sizes[-1])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_answers_in_the_form_of_tf_serving_equal_jit(instance, name):
+    for sizes in sizes_of(name):
+        inputs = inputs_for(name, sizes)
+        given = {
+            spec.name: (inputs[spec.name].astype(bool) if spec.dtype == "bool" else inputs[spec.name]).tolist()
+            for spec in METHODS[name].inputs
+        }
+        reply = instance.post(f"/v1/models/tiny:{name}", {"inputs": given})
+        assert reply.status == 200, reply.body
+        assert_same(name, reply.json()["outputs"], inputs)
+        if "batch" in sizes:
+            rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+            predictions = instance.post(f"/v1/models/tiny:{name}", {"instances": rows}).json()["predictions"]
+            names = [spec.name for spec in METHODS[name].outputs]
+            columns = {output: [row[output] if len(names) > 1 else row for row in predictions] for output in names}
+            assert_same(name, columns, inputs)
+
+
+def test_rows_beyond_the_largest_bucket_are_split_and_come_back_in_order(instance):
+    inputs = {"x": np.arange(20 * 4).reshape(20, 4)}
+    outputs, parameters = instance.infer("predict", **inputs)
+    assert_same("predict", outputs, inputs)
+    assert outputs["sum"].tolist() == [float(sum(range(4 * row, 4 * row + 4))) for row in range(20)]
+    assert (parameters["rows"], parameters["parts"]) == (20, 3)
+
+
+def test_the_bucket_that_ran_covers_the_request_and_its_padding_is_told(instance):
+    _, parameters = instance.infer("tokens", ids=np.ones((3, 5)), mask=np.ones((3, 5)))
+    assert parameters["bucket"] == "batch=4,seq=8"
+    assert parameters["padding"] == pytest.approx(1 - 15 / 32, abs=1e-4)
+    assert parameters["lane"] == "primary"
+    assert parameters["cold"] is False
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("predict", {"batch": 0}), ("tokens", {"batch": 0, "seq": 3})])
+def test_no_rows_give_empty_results_of_the_right_shape(instance, name, sizes):
+    inputs = inputs_for(name, sizes)
+    for binary in (True, False):
+        outputs, parameters = instance.infer(name, binary=binary, **inputs)
+        assert_same(name, outputs, inputs)
+        assert parameters["rows"] == 0
+
+
+def test_no_instances_give_no_predictions(instance):
+    for name in ("predict", "tokens", "invert"):
+        reply = instance.post(f"/v1/models/tiny:{name}", {"instances": []})
+        assert (reply.status, reply.json().get("predictions")) == (200, []), (name, reply.body)
+
+
+def test_scalars_have_the_shape_of_no_dimensions(instance):
+    outputs, _ = instance.infer("scale", values=[1, 2, 3], factor=4)
+    assert outputs["scaled"].tolist() == [4.0, 8.0, 12.0]
+    assert (outputs["total"].shape, outputs["total"].item()) == ((), 6.0)
+
+
+def test_outputs_are_cut_by_their_expressions(instance):
+    outputs, _ = instance.infer("tokens", ids=[[1, 2, 3]], mask=[[1, 0, 1]])
+    assert outputs["doubled"].tolist() == [[0, 1, 1, 2, 2, 3, 3]]
+    assert outputs["total"].tolist() == [4]
+
+
+def test_numbers_that_are_not_finite_go_both_ways(instance):
+    given = [0.0, -0.0, np.inf, -np.inf, np.nan]
+    expected = [np.inf, -np.inf, 0.0, -0.0, np.nan]
+    np.testing.assert_array_equal(instance.infer("invert", x=given).outputs["output"], expected)
+    named = [0.0, -0.0, "Infinity", "-Infinity", "NaN"]
+    reply = instance.post(
+        "/v2/models/tiny:invert/infer", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [5], "data": named}]}
+    )
+    assert reply.json()["outputs"][0]["data"] == ["Infinity", "-Infinity", 0.0, -0.0, "NaN"]
+    reply = instance.post("/v1/models/tiny:invert", {"instances": named})
+    assert reply.json()["predictions"] == ["Infinity", "-Infinity", 0.0, -0.0, "NaN"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "dimension", "limit"),
+    [
+        ("predict", {"batch": BATCH.max + 1}, "batch", BATCH.max),
+        ("tokens", {"batch": 1, "seq": SEQ.max + 1}, "seq", SEQ.max),
+        ("scale", {"length": LENGTH.max + 1}, "length", LENGTH.max),
+    ],
+)
+def test_one_more_than_the_maximum_is_refused_by_the_dimensions_name(instance, name, sizes, dimension, limit):
+    reply = instance.infer_reply(f"tiny:{name}", tensors(name, inputs_for(name, sizes)))
+    assert reply.status == 400
+    message = reply.json()["error"]
+    assert f"'{dimension}'" in message
+    assert f"got {limit + 1};" in message
+    assert f"to {limit}" in message
+
+
+def test_requests_that_come_together_share_a_batch_and_get_their_own_answers(instance, pool, busy):
+    slow = busy()
+    lengths = [3, 1, 4, 16, 5, 9]
+    inputs = [
+        {"ids": np.full((1, length), index), "mask": np.ones((1, length))} for index, length in enumerate(lengths)
+    ]
+    waiting = [pool.submit(instance.infer, "tokens", **each) for each in inputs]
+    wait_until(lambda: instance.gauge("warmpool_rows_waiting") == len(inputs))
+    answers = [future.result() for future in waiting]
+    assert [answer.outputs["total"].item() for answer in answers] == [
+        index * length for index, length in enumerate(lengths)
+    ]
+    for each, answer in zip(inputs, answers, strict=True):
+        assert_same("tokens", answer.outputs, each)
+    assert {answer.parameters["batch_rows"] for answer in answers} == {len(inputs)}
+    assert {answer.parameters["rows"] for answer in answers} == {1}
+    assert slow.result().outputs["counted"].item() == SLOW_STEPS
+
+
+def test_requests_of_a_method_without_batch_dimension_never_share(instance, pool, busy):
+    slow = busy()
+    waiting = [pool.submit(instance.infer, "scale", values=[index, 1], factor=index) for index in range(5)]
+    wait_until(lambda: instance.gauge("warmpool_rows_waiting") == len(waiting))
+    for index, future in enumerate(waiting):
+        outputs, parameters = future.result()
+        assert outputs["scaled"].tolist() == [index * index, index]
+        assert parameters["batch_rows"] == 1
+    slow.result()
+
+
+def test_a_deadline_that_passes_in_the_queue_is_a_504_and_disturbs_no_neighbour(instance, pool, busy):
+    slow = busy()
+    neighbours = [pool.submit(instance.infer, "predict", x=np.full((2, 4), index)) for index in range(3)]
+    late = instance.infer_reply(
+        "tiny:predict", tensors("predict", {"x": np.ones((1, 4))}), headers={"x-warmpool-timeout-ms": "1"}
+    )
+    assert late.status == 504
+    assert "time" in late.json()["error"]
+    assert not slow.done()
+    for index, future in enumerate(neighbours):
+        assert future.result().outputs["sum"].tolist() == [4.0 * index] * 2
+    assert slow.result().outputs["counted"].item() == SLOW_STEPS
+    assert instance.gauge("warmpool_rows_waiting") == 0
+
+
+def test_a_deadline_that_passes_during_the_run_is_a_504_and_its_batch_still_answers_the_others(instance, pool, busy):
+    first = busy()
+    pair = [
+        pool.submit(
+            instance.infer_reply,
+            "tiny:count",
+            tensors("count", {"steps": [SLOW_STEPS]}),
+            headers={"x-warmpool-timeout-ms": limit},
+        )
+        for limit in ("1", "20000")
+    ]
+    late, patient = (future.result() for future in pair)
+    assert late.status == 504
+    assert inferred(patient).outputs["counted"].tolist() == [SLOW_STEPS]
+    assert first.result().outputs["counted"].item() == SLOW_STEPS
+
+
+def test_a_caller_that_goes_away_does_not_disturb_its_neighbours(instance, pool, busy):
+    slow = busy()
+    body = b'{"instances": [[1, 1, 1, 1]]}'
+    head = f"POST /v1/models/tiny:predict HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    leaving = [socket.create_connection(("127.0.0.1", instance.port)) for _ in range(4)]
+    for connection in leaving:
+        connection.sendall(head + body)
+    neighbour = pool.submit(instance.infer, "predict", x=np.full((1, 4), 7))
+    wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 5)
+    for connection in leaving:
+        connection.close()
+    assert neighbour.result().outputs["sum"].tolist() == [28.0]
+    slow.result()
+    assert instance.infer("predict", x=np.ones((1, 4))).outputs["sum"].tolist() == [4.0]
+
+
+def test_a_burst_of_mixed_requests_is_answered_right_one_by_one(instance, pool):
+    names = ["predict", "tokens", "kinds", "scale", "invert"]
+    start = threading.Barrier(20)
+
+    def ask(index):
+        name = names[index % len(names)]
+        sizes = {dim.name: 1 + (7 * index) % dim.max for dim in METHODS[name].dims}
+        inputs = inputs_for(name, sizes, seed=index)
+        if index < start.parties:
+            start.wait(timeout=30)
+        return name, inputs, instance.infer(name, binary=index % 2 == 0, **inputs)
+
+    for name, inputs, answer in pool.map(ask, range(60)):
+        assert_same(name, answer.outputs, inputs)
+
+
+def test_ids_of_the_largest_value_are_served_and_larger_ones_refused(instance):
+    for largest, status in ((IDS_MAX, 200), (IDS_MAX + 1, 400)):
+        given = tensors("tokens", {"ids": [[0, largest]], "mask": [[1, 1]]})
+        assert instance.infer_reply("tiny:tokens", given).status == status
+
+
+@pytest.mark.parametrize("module", ["warmpool.instance", "warmpool.http_app", "warmpool.serve", "warmpool.cli"])
+def test_the_import_of_the_front_loads_no_jax(module):
+    code = f"import sys, {module}; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(result.stdout.split())
+    assert module in loaded
+    assert loaded & {"jax", "jaxlib", "flax", "orbax", "optax", "pydantic", "httpx"} == set()
