@@ -36,6 +36,7 @@ class Options:
     http_port: int
     grpc_port: int
     store: str
+    models: tuple[str, ...]
     once: bool
 
     @property
@@ -65,6 +66,7 @@ def read_options(arguments: list[str] | None = None) -> Options:
     parser.add_argument(
         "--store", default=environment.get("STORE", ".store"), help="where models are published (%(default)s)"
     )
+    parser.add_argument("--models", type=names, default=",".join(MODELS), help="which of them (%(default)s)")
     once = environment.get("ONCE", "") not in {"", "0"}
     parser.add_argument("--once", action="store_true", default=once, help="end after the answers")
     return Options(**vars(parser.parse_args(arguments)))
@@ -78,12 +80,20 @@ def port(text: str) -> int:
     return number
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Names of examples, separated by commas."""
+    found = tuple(text.split(","))
+    if not set(found) <= set(MODELS):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: some of {', '.join(MODELS)}, separated by commas")
+    return found
+
+
 def prepare(options: Options) -> None:
-    """Train what is not trained, and publish all models."""
-    if not CHECKPOINT.exists():
+    """Train what is not trained, and publish the models."""
+    if "digits" in options.models and not CHECKPOINT.exists():
         say("Training digits, once")
         run("training", [sys.executable, "-m", "examples.digits.train"])
-    for name in MODELS:
+    for name in options.models:
         say(f"Publishing {name}")
         path = str(Path("examples") / name / "model.py")
         run(f"publishing {name}", [WARMPOOL, "publish", path, "--store", options.store])
@@ -109,9 +119,10 @@ def serve(options: Options, stack: ExitStack) -> tuple[Child, Child]:
 
 
 def question_all(options: Options) -> int:
-    """Ask every question and print its answer; return how many were wrong."""
+    """Ask every question about the models and print its answer; return how many were wrong."""
     say("Asking through the functions")
-    answers = [ask(options.functions_url, question) for question in questions()]
+    asked = [question for question in questions() if question.path[1:] in options.models]
+    answers = [ask(options.functions_url, question) for question in asked]
     for answer in answers:
         print(*lines_of(answer), sep="\n", flush=True)
     wrong = sum(not answer.verdict.right for answer in answers)
