@@ -150,12 +150,12 @@ def legal(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Gener
     """Random values within the bounds. A mask is all ones: with a random one, many a model would divide by zero."""
     if is_mask(tensor):
         return np.ones(shape, tensor.dtype)
-    return _random(tensor, shape, generator, scale=1.0)
+    return np.asarray(_random(tensor, shape, generator, scale=1.0))
 
 
 def garbage(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
     """Values within the bounds, and wild where there are none."""
-    return _random(tensor, shape, generator, scale=100.0)
+    return np.asarray(_random(tensor, shape, generator, scale=100.0))
 
 
 def is_mask(tensor: TensorSpec) -> bool:
@@ -165,7 +165,7 @@ def is_mask(tensor: TensorSpec) -> bool:
     return tensor.dtype in INT_RANGES and (tensor.low, tensor.high) == (0, 1)
 
 
-def _random(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator, scale: float) -> NDArray[Any]:
+def _random(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator, scale: float) -> Any:
     if tensor.dtype == "bool":
         return generator.random(shape) < 0.5
     if tensor.dtype in INT_RANGES:

@@ -22,7 +22,7 @@ from warmpool.errors import DeclarationError
 from warmpool.export import Exported, export_method
 from warmpool.model import Dim, Model, Tensor
 from warmpool.params import materialise
-from warmpool.program import Program, read_program, without_locations
+from warmpool.program import Program, read_program
 from warmpool.symbolic import shape_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -307,17 +307,3 @@ def test_a_digest_is_the_same_in_other_processes_from_other_lines_and_paths(tmp_
     first, second = (child.communicate(timeout=120)[0] for child in children)
     assert len(first.strip()) == 64
     assert first == second
-
-
-def test_locations_are_cut_from_program_text_and_nothing_else() -> None:
-    text = (
-        '#loc = loc(unknown)\n#loc1 = loc("/home/a (b)/m.py":3:1)\n'
-        'func @main(%arg0: tensor<f32> {name = "a loc(b"} loc("x"(#loc1))) -> tensor<f32> {\n'
-        '  %0 = op %arg0 {message = "say \\"loc(\\" (once"} : (tensor<f32>) -> tensor<f32> loc(callsite(#a at #b))\n'
-        "} loc(#loc)\n"
-    )
-    assert without_locations(text) == (
-        'func @main(%arg0: tensor<f32> {name = "a loc(b"}) -> tensor<f32> {\n'
-        '  %0 = op %arg0 {message = "say \\"loc(\\" (once"} : (tensor<f32>) -> tensor<f32>\n'
-        "}\n"
-    )
