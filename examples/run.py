@@ -146,10 +146,10 @@ def main(arguments: list[str] | None = None) -> int:
             run("showing traces", [WARMPOOL, "traces", "--url", options.instance_url, "--cold"])
             if wrong or options.once:
                 return 1 if wrong else 0
+            up = True
             say(
                 f"Up: {options.functions_url}/ lists the functions, {options.instance_url} is the instance. Ctrl-C ends"
             )
-            up = True
             await_death(children)
     except RunFailed as error:
         print(f"make run: {error}", file=sys.stderr)
