@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import httpcore
+import msgspec
 
+from functions.connections import BrokenOff, Connections, Dropped, Headers, Oversized, Unreachable
 from functions.endpoints import Failure, failure_of, unreachable
 from warmpool import wire
 from warmpool.errors import BadInput, PoolUnavailable
 
 TIMEOUT_HEADER = "x-warmpool-timeout-ms"
-CONNECT_S_MAX = 2.0
-
-Headers = list[tuple[bytes | str, bytes | str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The outputs of one inference by name, and how it was served (lane, bucket, times, model, version)."""
 
     outputs: dict[str, wire.Tensor]
@@ -31,8 +27,7 @@ class Result:
         return self.outputs[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(msgspec.Struct, frozen=True):
     """One request as every attempt sends it. `deadline_s` is a reading of the event loop's clock."""
 
     path: str
@@ -60,52 +55,30 @@ class Post:
             parameters={"binary_data_output": True},
         )
         body, header_length = wire.encode_request(request)
-        headers: Headers = [*trace_headers.items(), ("content-type", "application/octet-stream")]
+        headers = [*trace_headers.items(), ("content-type", "application/octet-stream")]
         if header_length is not None:
             headers.append((wire.HEADER_LENGTH, str(header_length)))
         return cls(f"/v2/models/{quote(name, safe=':')}/infer", body, headers, deadline_s)
 
 
-async def exchange(
-    client: httpcore.AsyncConnectionPool, url: str, post: Post, response_bytes_max: int
-) -> Result | Failure:
-    """Send a request and read its answer. The deadline itself is the caller's to keep.
-
-    Raises:
-        PoolUnavailable: The answer is larger than a function reads.
-    """
+async def exchange(connections: Connections, post: Post) -> Result | Failure:
+    """Send a request and read its answer. The deadline itself is the caller's to keep."""
     remaining_s = max(post.deadline_s - asyncio.get_running_loop().time(), 0.001)
-    headers: Headers = [*post.headers, (TIMEOUT_HEADER, str(int(remaining_s * 1000)))]
-    # Half of what is left, so that a host that swallows packets leaves time for another.
-    connect = {"timeout": {"connect": min(remaining_s / 2, CONNECT_S_MAX)}}
-    answered = False
+    headers = [*post.headers, (TIMEOUT_HEADER, str(int(remaining_s * 1000)))]
     try:
-        async with client.stream(
-            "POST", url + post.path, headers=headers, content=post.body, extensions=connect
-        ) as response:
-            answered = True
-            body = await _read(response, response_bytes_max)
-    except (httpcore.ConnectError, httpcore.ConnectTimeout):
+        # Half of what is left, so that a host that swallows packets leaves time for another.
+        answer = await connections.post(post.path, headers, post.body, connect_s_max=remaining_s / 2)
+    except Unreachable:
         return unreachable("cannot be reached")
-    except (httpcore.NetworkError, httpcore.ProtocolError):
-        if not answered:
-            return unreachable("closed the connection without an answer")
+    except Dropped:
+        return unreachable("closed the connection without an answer")
+    except BrokenOff:
         return Failure(PoolUnavailable("an instance of the pool broke off in the middle of its answer"), None)
-    fields = {name.lower(): value for name, value in response.headers}
-    if response.status != 200:
-        return failure_of(response.status, fields, body)
-    return _decoded(body, fields)
-
-
-async def _read(response: httpcore.Response, bytes_max: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.aiter_stream():
-        size += len(chunk)
-        if size > bytes_max:
-            raise PoolUnavailable(f"the pool's answer: got over {bytes_max} bytes; allowed: {bytes_max}")
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    except Oversized as error:
+        return Failure(PoolUnavailable(f"the pool's answer: {error}"), None)
+    if answer.status != 200:
+        return failure_of(answer.status, answer.headers, answer.body)
+    return _decoded(answer.body, answer.headers)
 
 
 def _decoded(body: bytes, headers: Mapping[bytes, bytes]) -> Result | Failure:

@@ -14,35 +14,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import httpcore
-
-from functions.endpoints import CONNECTIONS_MAX, REST_S, Endpoint, Failure, choose, pause_before_retry_s
+from functions.connections import Connections
+from functions.endpoints import REST_S, Endpoint, Failure, choose, pause_before_retry_s
 from functions.exchange import Post, Result, exchange
 from functions.settings import Settings
 from functions.tracing import Call, RequestTrace
 from warmpool import wire
 from warmpool.errors import DeadlineExceeded, NotWarm
 
-# Below the five seconds after which common servers close an idle connection, so that few are closed as they are taken.
-KEEPALIVE_S = 4.0
 
+class _Endpoints:
+    """The endpoints of one event loop: a connection cannot be used from another."""
 
-class _Connections:
-    """The endpoints and connections of one event loop: a connection cannot be used from another."""
+    __slots__ = ("_used", "connections")
 
-    __slots__ = ("_used", "clients")
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.clients = {
-            Endpoint(url): httpcore.AsyncConnectionPool(
-                max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE_S
-            )
-            for url in urls
-        }
+    def __init__(self, settings: Settings) -> None:
+        self.connections = {Endpoint(url): Connections(url, settings.response_bytes_max) for url in settings.urls}
         self._used = 0
 
     def take(self, now_s: float, avoid: Endpoint | None = None) -> Endpoint:
-        endpoint = choose(list(self.clients), now_s, avoid)
+        endpoint = choose(list(self.connections), now_s, avoid)
         self._used += 1
         endpoint.last_used = self._used
         return endpoint
@@ -53,7 +44,7 @@ class Pool:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._loops: dict[asyncio.AbstractEventLoop, _Connections] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, _Endpoints] = {}
 
     def __repr__(self) -> str:
         return f"Pool({', '.join(self.settings.urls)})"
@@ -106,50 +97,48 @@ class Pool:
         """Do what `infer` does by a deadline on the event loop's clock, within a call whose span is already open."""
         post = Post.of(f"{model}:{method}" if method else model, inputs, outputs, deadline_s, call.headers)
         call.note({"warmpool.model": model, "warmpool.method": method or ""})
-        connections = self._connections()
-        first = connections.take(_now_s())
-        outcome = await self._attempt(connections, first, post)
+        endpoints = self._endpoints()
+        first = endpoints.take(_now_s())
+        outcome = await self._attempt(endpoints, first, post)
         if isinstance(outcome, Failure):
-            outcome = await self._retry(connections, first, outcome, post)
+            outcome = await self._retry(endpoints, first, outcome, post)
             call.note({"warmpool.retried": True})
         call.note({f"warmpool.{name}": value for name, value in outcome.served.items()})
         return outcome
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop. Idempotent."""
-        connections = self._loops.pop(asyncio.get_running_loop(), None)
-        for client in connections.clients.values() if connections else ():
-            await client.aclose()
+        endpoints = self._loops.pop(asyncio.get_running_loop(), None)
+        for connections in endpoints.connections.values() if endpoints else ():
+            connections.close()
 
-    def _connections(self) -> _Connections:
+    def _endpoints(self) -> _Endpoints:
         loop = asyncio.get_running_loop()
-        connections = self._loops.get(loop)
-        if connections is None:
+        endpoints = self._loops.get(loop)
+        if endpoints is None:
             # Not a weak dictionary: open connections refer to their loop, so it would never let go of a closed one.
             self._loops = {other: kept for other, kept in self._loops.items() if not other.is_closed()}
-            connections = self._loops[loop] = _Connections(self.settings.urls)
-        return connections
+            endpoints = self._loops[loop] = _Endpoints(self.settings)
+        return endpoints
 
-    async def _retry(self, connections: _Connections, failed: Endpoint, failure: Failure, post: Post) -> Result:
+    async def _retry(self, endpoints: _Endpoints, failed: Endpoint, failure: Failure, post: Post) -> Result:
         if failure.pause_s is None:
             raise failure.error
-        endpoint = connections.take(_now_s(), avoid=failed)
+        endpoint = endpoints.take(_now_s(), avoid=failed)
         pause_s = pause_before_retry_s(failure, post.deadline_s - _now_s(), same_endpoint=endpoint is failed)
         if pause_s is None:
             raise failure.error
         await asyncio.sleep(pause_s)
-        outcome = await self._attempt(connections, endpoint, post)
+        outcome = await self._attempt(endpoints, endpoint, post)
         if isinstance(outcome, Failure):
             raise outcome.error
         return outcome
 
-    async def _attempt(self, connections: _Connections, endpoint: Endpoint, post: Post) -> Result | Failure:
+    async def _attempt(self, endpoints: _Endpoints, endpoint: Endpoint, post: Post) -> Result | Failure:
         endpoint.in_flight += 1
         try:
             async with asyncio.timeout_at(post.deadline_s):
-                outcome = await exchange(
-                    connections.clients[endpoint], endpoint.url, post, self.settings.response_bytes_max
-                )
+                outcome = await exchange(endpoints.connections[endpoint], post)
         except TimeoutError:
             raise DeadlineExceeded("the pool did not answer within the caller's time; retry with more of it") from None
         finally:

@@ -61,6 +61,9 @@ def _urls(text: str) -> tuple[str, ...]:
         raise ValueError(f"WARMPOOL_URLS: got {len(urls)} URLs; allowed: 1 to {ENDPOINTS_MAX}, separated by commas")
     for url in urls:
         parts = urlsplit(url)
+        # Not shown: it would put a password into a log.
+        if parts.username or parts.password:
+            raise ValueError("WARMPOOL_URLS: got a URL with a user; allowed: http://HOST:PORT or https://HOST")
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(
                 f"WARMPOOL_URLS: got {url!r}; allowed: http://HOST:PORT or https://HOST, with a path if any"

@@ -7,9 +7,10 @@ and in the front, and `struct` codes in a function, which has no numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
+
+import msgspec
 
 from warmpool.errors import BadInput
 
@@ -17,8 +18,7 @@ RANK_MAX = 8
 ELEMENTS_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Datatype:
+class Datatype(msgspec.Struct, frozen=True):
     """One datatype: its V2 name, numpy's name for it, and how one item is stored (little-endian).
 
     `code` is the format of one stored item for `struct` and `memoryview`. BF16 has no such code: its is that of 16

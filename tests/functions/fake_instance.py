@@ -26,6 +26,7 @@ class Say:
 DROP = "drop"  # read the request, then close without an answer
 CUT = "cut"  # close in the middle of the answer
 HANG = "hang"  # never answer
+REFUSE_UNREAD = "refuse"  # answer 413 and close, without reading the body
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Received:
 
 @dataclass
 class FakeInstance:
-    """Use as a context manager. `script` holds what to do with the next requests."""
+    """Use as a context manager. `script` holds what to do with the next requests; bytes are sent as they are."""
 
-    script: deque[Say | str] = field(default_factory=deque)
+    script: deque[Say | str | bytes] = field(default_factory=deque)
     received: list[Received] = field(default_factory=list)
     port: int = 0
     connections: int = 0
@@ -68,6 +69,15 @@ class FakeInstance:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
+
+    def hang_up(self) -> None:
+        """Close every connection, and keep listening."""
+
+        def close() -> None:
+            for writer in self._writers:
+                writer.close()
+
+        self._loop.call_soon_threadsafe(close)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -93,6 +103,10 @@ class FakeInstance:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         start, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().rstrip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if self.script and self.script[0] == REFUSE_UNREAD:
+            writer.write(_said(Say(413, headers=("connection: close",))))
+            await writer.drain()
+            return False
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         received = Received(start.split()[1], headers, body)
         self.received.append(received)
@@ -109,7 +123,10 @@ class FakeInstance:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{")
             await writer.drain()
             return False
-        writer.write(_said(told) if isinstance(told, Say) else _doubled(received))
+        if isinstance(told, bytes):
+            writer.write(told)
+        else:
+            writer.write(_said(told) if isinstance(told, Say) else _doubled(received))
         return True
 
 

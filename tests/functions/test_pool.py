@@ -226,7 +226,7 @@ def test_a_cancelled_caller_gives_its_connection_back(instance):
             task = group.create_task(pool.infer("twice", X))
             await asyncio.to_thread(instance.arrived.acquire, timeout=5)
             task.cancel()
-        (endpoint,) = next(iter(pool._loops.values())).clients
+        (endpoint,) = next(iter(pool._loops.values())).connections
         assert endpoint.in_flight == 0
         result = await pool.infer("twice", X)
         await pool.aclose()

@@ -31,6 +31,7 @@ def test_every_limit_has_a_variable():
         ("WARMPOOL_URLS", "127.0.0.1:8000"),
         ("WARMPOOL_URLS", "ftp://127.0.0.1"),
         ("WARMPOOL_URLS", "http://127.0.0.1/?a=b"),
+        ("WARMPOOL_URLS", "http://user:password@127.0.0.1"),
         ("WARMPOOL_URLS", ",".join(["http://127.0.0.1"] * 65)),
         ("WARMPOOL_TIMEOUT_MS", "0"),
         ("WARMPOOL_TIMEOUT_MS", "-5"),
