@@ -9,6 +9,7 @@ functions-framework's server uses it too.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
@@ -149,7 +150,7 @@ class Connections:
         self._prefix = parts.path
         self._answer_bytes_max = answer_bytes_max
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._idle: list[_Connection] = []
+        self._idle: deque[_Connection] = deque()
 
     async def post(self, path: str, headers: Headers, body: bytes, connect_s_max: float = CONNECT_S_MAX) -> Answer:
         """Send a POST request and read its answer. A cancelled call closes its connection.
@@ -164,11 +165,7 @@ class Connections:
                 connection.send(head, body)
                 answer = await connection.receive(self._answer_bytes_max)
             finally:
-                if connection.reusable:
-                    connection.idle_since_s = asyncio.get_running_loop().time()
-                    self._idle.append(connection)
-                else:
-                    connection.abort()
+                self._put_back(connection)
         return answer
 
     def close(self) -> None:
@@ -185,13 +182,26 @@ class Connections:
 
     def _take_idle(self) -> _Connection | None:
         """Return the connection that was used last, so that those beyond the need grow old and are closed."""
-        oldest_s = asyncio.get_running_loop().time() - IDLE_S_MAX
+        self._close_before(asyncio.get_running_loop().time() - IDLE_S_MAX)
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since_s >= oldest_s and connection.is_open():
+            if connection.is_open():
                 return connection
             connection.abort()
         return None
+
+    def _put_back(self, connection: _Connection) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._close_before(now_s - IDLE_S_MAX)
+        if connection.reusable:
+            connection.idle_since_s = now_s
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def _close_before(self, oldest_s: float) -> None:
+        while self._idle and self._idle[0].idle_since_s < oldest_s:
+            self._idle.popleft().abort()
 
     async def _connect(self, connect_s_max: float) -> _Connection:
         try:

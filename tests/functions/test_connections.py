@@ -136,3 +136,21 @@ def test_a_header_cannot_bring_another(instance, value):
     with pytest.raises(ValueError, match="control character"):
         post(instance.url, headers=[("x-mine", value)])
     assert instance.received == []
+
+
+def test_connections_beyond_the_need_grow_old_and_are_closed(instance, monkeypatch):
+    async def run():
+        to = Connections(instance.url, 1000)
+        instance.script.extend([OK] * 6)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(to.post("/said", [], b""))
+        assert len(to._idle) == 5
+        kept = to._idle[-1]
+        for idle in list(to._idle)[:-1]:
+            idle.idle_since_s -= connections.IDLE_S_MAX
+        await to.post("/said", [], b"")
+        assert list(to._idle) == [kept]
+        to.close()
+
+    asyncio.run(run())
