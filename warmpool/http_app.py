@@ -31,6 +31,7 @@ from warmpool.errors import (
 from warmpool.tracing import received_spans, trace_context
 
 if TYPE_CHECKING:
+    from warmpool.catalog import ServedModel
     from warmpool.dataplane import Answer
     from warmpool.instance import Instance
 
@@ -86,10 +87,19 @@ def http_app(instance: Instance) -> Starlette:
             ("GET", f"{model}/ready", api.model_ready),
             ("POST", f"{model}/infer", api.infer),
         ]
-    return Starlette(
+    app = Starlette(
         routes=[Route(path, guarded(handler), methods=[method]) for method, path, handler in routes],
         exception_handlers={404: _no_such_route, 405: _no_such_method},
     )
+    app.router.redirect_slashes = False  # where to is in the Host header: the caller's word, and no path here needs it
+    return app
+
+
+def whole_number(field: str, text: str, largest: int) -> int:
+    """A number from 1 to `largest` that a caller wrote; int() itself refuses, its own way, what has many digits."""
+    if not (text.isdecimal() and len(text) <= len(str(largest)) and 1 <= int(text) <= largest):
+        raise BadInput.about(field, text, f"1 to {largest}")
+    return int(text)
 
 
 def guarded(handler: Handler) -> Handler:
@@ -129,11 +139,9 @@ class HttpApi:
         return json_response(await self.instance.status())
 
     async def traces(self, request: Request) -> Response:
-        count = request.query_params.get("count", "100")
-        if not count.isdecimal() or not 1 <= int(count) <= TRACES_READ_MAX:
-            raise BadInput.about("count", count, f"1 to {TRACES_READ_MAX}")
+        count = whole_number("count", request.query_params.get("count", "100"), TRACES_READ_MAX)
         cold_only = request.query_params.get("cold", "") in {"1", "true"}
-        return json_response(self.instance.traces.read(int(count), cold_only=cold_only))
+        return json_response(self.instance.traces.read(count, cold_only=cold_only))
 
     async def receive_traces(self, request: Request) -> Response:
         try:
@@ -149,7 +157,7 @@ class HttpApi:
         return Response(body, 200, {"content-type": content_type})
 
     async def model_status(self, request: Request) -> Response:
-        model = self.instance.dataplane.model(request.path_params["model"].partition(":")[0])
+        model = self._model(request)
         state = "AVAILABLE" if self.instance.model_ready(model) else "LOADING"
         return json_response({"model_version_status": [{"version": model.manifest.version, "state": state}]})
 
@@ -170,9 +178,9 @@ class HttpApi:
         )
 
     async def model_ready(self, request: Request) -> Response:
-        name = request.path_params["model"].partition(":")[0]
-        ready = self.instance.model_ready(self.instance.dataplane.model(name, request.path_params.get("version")))
-        return json_response({"name": name, "ready": ready}, 200 if ready else 503)
+        model = self._model(request)
+        ready = self.instance.model_ready(model)
+        return json_response({"name": model.manifest.model, "ready": ready}, 200 if ready else 503)
 
     async def infer(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
@@ -209,6 +217,11 @@ class HttpApi:
             return answer, json_response(content)
 
         return await self._traced(request, request.path_params["model"], work)
+
+    def _model(self, request: Request) -> ServedModel:
+        """The model that a path names, with a version and a method that exist if it names those too."""
+        method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
+        return self.instance.dataplane.model(method.model)
 
     async def _traced(
         self, request: Request, model: str, work: Callable[[Call], Awaitable[tuple[Answer, Response]]]
@@ -248,9 +261,7 @@ class HttpApi:
         value = request.headers.get(TIMEOUT_HEADER)
         if value is None:
             return self.instance.settings.deadline_ms / 1000
-        if not value.isdecimal() or not 1 <= int(value) <= TIMEOUT_MS_MAX:
-            raise BadInput.about(TIMEOUT_HEADER, value, f"1 to {TIMEOUT_MS_MAX} milliseconds")
-        return int(value) / 1000
+        return whole_number(TIMEOUT_HEADER, value, TIMEOUT_MS_MAX) / 1000
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -266,4 +277,7 @@ async def _no_such_route(request: Request, _: Exception) -> Response:
 
 
 async def _no_such_method(request: Request, _: Exception) -> Response:
-    return json_response({"error": f"{request.method} is not allowed at {shown(request.url.path)}"}, 405)
+    routes = (route for route in request.app.routes if route.path_regex.match(request.url.path))
+    allowed = ", ".join(sorted({method for route in routes for method in route.methods}))
+    message = f"{request.method} is not allowed at {shown(request.url.path)}; allowed: {allowed}"
+    return json_response({"error": message}, 405, {"allow": allowed})

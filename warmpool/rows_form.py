@@ -32,7 +32,7 @@ def decode(method: ServedMethod, body: bytes) -> tuple[Form, dict[str, Tensor]]:
     """The request's form and tensors. Raises BadInput for anything that is neither form."""
     try:
         parsed = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadInput(f"body: {error}; allowed: JSON with instances or inputs") from None
     if (parsed.instances is msgspec.UNSET) == (parsed.inputs is msgspec.UNSET):
         raise BadInput("body: give either instances (a list of rows) or inputs (values by input name)")
