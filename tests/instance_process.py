@@ -55,7 +55,7 @@ class Reply(NamedTuple):
     """An HTTP response, read whole."""
 
     status: int
-    headers: http.client.HTTPMessage
+    headers: Any  # a mapping that does not mind upper and lower case
     body: bytes
 
     def json(self) -> Any:
@@ -149,10 +149,10 @@ class InstanceProcess:
         return next((lane for lane in lanes if lane["name"] == name), {})
 
     def gauge(self, name: str, **labels: str) -> float:
-        """The value of one sample of /metrics."""
+        """The value of one sample of /metrics; 0 for a counter that has not counted yet."""
         families = text_string_to_metric_families(self.get("/metrics").body.decode())
         samples = (sample for family in families for sample in family.samples)
-        return next(sample.value for sample in samples if sample.name == name and sample.labels == labels)
+        return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, labels)), 0.0)
 
     def answers(self, path: str) -> int:
         """The status of a GET, 0 while nothing listens."""
