@@ -7,6 +7,7 @@ known from the declaration alone is checked when it is constructed; what needs a
 from __future__ import annotations
 
 import inspect
+import keyword
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ SIZES_MAX = 64
 
 MODEL_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_SYMBOLIC_WORDS = {"max", "min", "mod", "floordiv", "not", "and", "or", "if", "else", "for", "in", "is"}
+_SYMBOLIC_WORDS = {"max", "min", "mod", "floordiv", *keyword.kwlist}
 
 
 def misdeclared(problem: str, **where: str | None) -> DeclarationError:

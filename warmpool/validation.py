@@ -99,12 +99,15 @@ def _array(field: str, spec: TensorSpec, tensor: Tensor) -> Array:
 
 
 def _check_values(field: str, array: Array, low: Any, high: Any) -> None:
-    """NaN is inside no bounds, so the comparisons ask what holds, not what fails."""
+    """NaN is inside no bounds, so the comparisons ask what holds, not what fails.
+
+    Bounds are rounded to the dtype first, as a caller's values are: bfloat16 would be compared in double precision.
+    """
     holds = np.ones(array.shape, bool)
     if low is not None:
-        holds &= array >= low
+        holds &= array >= np.array(low, array.dtype)
     if high is not None:
-        holds &= array <= high
+        holds &= array <= np.array(high, array.dtype)
     if not holds.all():
         index = tuple(int(axis) for axis in np.argwhere(~holds)[0])
         where = f"{field}[{', '.join(map(str, index))}]" if index else field

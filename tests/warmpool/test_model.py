@@ -96,6 +96,7 @@ def test_every_way_to_take_params_and_inputs_is_accepted(function: Callable[...,
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "dimension name": (lambda: Dim("sequence length", max=4), "dimension name 'sequence length' is not allowed"),
     "dimension word": (lambda: Dim("mod", max=4), "dimension 'mod': this word has a meaning"),
+    "dimension keyword": (lambda: Dim("class", max=4), "dimension 'class': this word has a meaning"),
     "dimension maximum": (lambda: Dim("seq", max=0), "dimension 'seq': max is 0; it must be an int of at least 1"),
     "maximum of a wrong type": (lambda: Dim("seq", max=True), "dimension 'seq': max is True"),
     "sizes of a wrong type": (lambda: Dim("seq", max=4, sizes=(1.5, 4)), "dimension 'seq': sizes is (1.5, 4)"),  # type: ignore[arg-type]

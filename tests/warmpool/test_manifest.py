@@ -1,0 +1,118 @@
+"""Stored records are read as they were written, by this release and by no other that would half understand them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmpool import manifest as stored
+from warmpool.manifest import (
+    DimSpec,
+    ExecutableSpec,
+    Manifest,
+    MethodSpec,
+    ProofSpec,
+    Serving,
+    Target,
+    TensorSpec,
+    ToleranceSpec,
+    WeightsSpec,
+)
+
+MANIFEST = Manifest(
+    model="tiny",
+    version="1",
+    default_method="predict",
+    dims=(DimSpec(name="batch", max=9, sizes=(1, 8), batch=True),),
+    methods={
+        "predict": MethodSpec(
+            programs={"*": "p"},
+            symbolic=True,
+            inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 3), pad=-1.5, low=-2, high=True),),
+            outputs=(TensorSpec(name="y", dtype="bool", shape=("batch", "2*batch")),),
+        )
+    },
+    weights=WeightsSpec(digest="d", size_bytes=0, tensors=()),
+    tolerance=ToleranceSpec(rtol=1e-5, atol=0),
+)
+TARGET = Target(
+    fingerprint={"b": "2", "a": "1"},
+    executables=(
+        ExecutableSpec(
+            key="k", method="predict", bucket={"batch": 8}, minimum=True, ladder=False, cost_us=1.5, size_bytes=3
+        ),
+    ),
+    proofs=(ProofSpec(method="predict", kind="padding", cases=4, error_max=0.0),),
+)
+RECORDS = [MANIFEST, TARGET, Serving(stable="1")]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_is_read_as_it_was_written(record):
+    assert msgspec.json.decode(stored.encode(record), type=type(record)) == record
+
+
+@given(st.none() | st.booleans() | st.integers(-(2**31), 2**32) | st.floats(allow_nan=False, allow_infinity=False))
+def test_pads_and_bounds_keep_their_type_and_value(value):
+    spec = TensorSpec(name="x", dtype="float32", shape=(), pad=value, low=value, high=value)
+    again = msgspec.json.decode(stored.encode(spec), type=TensorSpec)
+    assert again == spec
+    assert type(again.pad) is type(value)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_an_unknown_field_is_refused_wherever_it_stands(record):
+    plain = msgspec.to_builtins(record)
+    for changed in with_more(plain):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(changed, type=type(record))
+
+
+def with_more(value):
+    """The value with an unknown field in each of its records; a mapping of names may have any, so not in those."""
+    if isinstance(value, dict):
+        if not value.keys() & {"*", "a", "batch", "predict"}:
+            yield value | {"unheard_of": 1}
+        for key, inner in value.items():
+            for changed in with_more(inner):
+                yield value | {key: changed}
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            for changed in with_more(inner):
+                yield [*value[:index], changed, *value[index + 1 :]]
+
+
+def test_the_same_record_is_the_same_bytes():
+    other = Target(fingerprint={"a": "1", "b": "2"}, executables=TARGET.executables, proofs=TARGET.proofs)
+    assert stored.encode(other) == stored.encode(TARGET)
+    assert stored.encode(TARGET).endswith(b"}\n")
+
+
+def test_the_order_of_a_buckets_dimensions_does_not_tell_buckets_apart():
+    """Canonical JSON sorts keys, so a bucket's own order is lost: nothing may depend on it."""
+    spec = TARGET.executables[0]
+    one = msgspec.structs.replace(spec, bucket={"seq": 4, "batch": 8})
+    other = msgspec.structs.replace(spec, bucket={"batch": 8, "seq": 4})
+    assert stored.encode(one) == stored.encode(other)
+
+
+def test_paths_are_those_of_the_documentation():
+    assert stored.program_path("d") == "programs/d"
+    assert stored.executable_path("k") == "executables/k"
+    assert stored.weights_path("d") == "weights/d"
+    assert stored.manifest_path("m", "2") == "models/m/2/manifest.json"
+    assert stored.target_path("m", "2", "f") == "models/m/2/targets/f.json"
+    assert stored.serving_path("m") == "models/m/serving.json"
+
+
+@pytest.mark.parametrize(
+    ("bucket", "name"), [({"batch": 8, "seq": 128}, "batch=8,seq=128"), ({"seq": 1}, "seq=1"), ({}, "*")]
+)
+def test_a_buckets_name(bucket, name):
+    assert stored.bucket_name(bucket) == name
+
+
+def test_records_say_their_format():
+    assert (MANIFEST.format, TARGET.format, Serving(stable="1").format) == (1, 1, 1)
