@@ -1,0 +1,249 @@
+"""A promise that a model breaks is found, and laid at the door of the right input and dimension.
+
+The models here are numpy functions, so that every number can be computed by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from warmpool.manifest import DimSpec, Manifest, MethodSpec, ProofSpec, TensorSpec, ToleranceSpec, WeightsSpec
+from warmpool.prove import Tally, difference, merged, nowhere_a_number, prove
+from warmpool.subject import Row, Subject, Tensors, points_of
+
+BATCH = DimSpec(name="batch", max=4, sizes=(1, 4), batch=True)
+SEQ = DimSpec(name="seq", max=8, sizes=(4, 8))
+WIDTH = DimSpec(name="width", max=6, sizes=(3, 6))
+TOLERANCE = ToleranceSpec(rtol=1e-5, atol=1e-5)
+
+X = TensorSpec(name="x", dtype="float32", shape=("batch", "seq"), low=1.0, high=2.0)
+PADDED_X = TensorSpec(name="x", dtype="float32", shape=("batch", "seq"), pad=0.0)
+MASK = TensorSpec(name="mask", dtype="int32", shape=("batch", "seq"), pad=0, low=0, high=1)
+PER_ROW = ("batch",)
+
+Function = Callable[..., NDArray[Any]]
+
+
+def verdict(
+    function: Function,
+    *inputs: TensorSpec,
+    output: tuple[int | str, ...] = PER_ROW,
+    bucket: Mapping[str, int] | None = None,
+    exact: Function | None = None,
+    tolerance: ToleranceSpec = TOLERANCE,
+) -> tuple[Tally, str | None]:
+    """Prove a numpy function that computes in float32, against itself (or `exact`) at exact shapes."""
+    used = {axis for tensor in inputs for axis in tensor.shape}
+    dims = tuple(dim for dim in (BATCH, SEQ, WIDTH) if dim.name in used)
+    spec = MethodSpec(
+        programs={}, symbolic=True, inputs=inputs, outputs=(TensorSpec(name="y", dtype="float32", shape=output),)
+    )
+    manifest = Manifest(
+        model="toy",
+        version="1",
+        default_method="predict",
+        dims=dims,
+        methods={"predict": spec},
+        weights=WeightsSpec(digest="", size_bytes=0, tensors=()),
+        tolerance=tolerance,
+    )
+    subject = Subject(manifest, "predict")
+    sizes = dict(bucket or {dim.name: dim.sizes[-1] for dim in dims})
+
+    def run(which: Function, tensors: Tensors) -> Tensors:
+        return [which(*tensors).astype(np.float32)]
+
+    def references(row: Row) -> Tensors:
+        return run(exact or function, subject.exact(row))
+
+    return prove(subject, sizes, points_of(dims, sizes), functools.partial(run, function), references)
+
+
+def masked_mean(x: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+    return np.where(mask == 1, x, 0).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)
+
+
+def test_a_masked_mean_keeps_every_promise() -> None:
+    tally, failure = verdict(masked_mean, X, MASK)
+    assert failure is None
+    # 4 valid rows and 3 of them beside garbage, of which every second is at the lower edge.
+    assert tally.cases == {"platforms": 7, "padding": 3, "batching": 7}
+    assert max(tally.error_max.values()) < 1e-6
+
+
+def test_a_bucket_of_one_row_proves_no_batching() -> None:
+    tally, failure = verdict(masked_mean, X, MASK, bucket={"batch": 1, "seq": 8})
+    assert failure is None
+    assert tally.cases == {"platforms": 4, "padding": 2}
+
+
+def test_a_sum_that_relies_on_its_declared_pad_keeps_every_promise() -> None:
+    assert verdict(lambda x: x.sum(axis=1), PADDED_X)[1] is None
+
+
+def test_the_same_sum_without_a_declared_pad_is_refused_with_input_and_dimension() -> None:
+    _, failure = verdict(lambda x: x.sum(axis=1), X)
+    assert failure is not None
+    assert failure.startswith("output 'y' at seq=5 in bucket batch=4,seq=8 differs from the exact shape by ")
+    assert "the padding of input 'x' along dimension 'seq' reaches it; 'x' declares no pad: mask it" in failure
+
+
+def test_an_input_read_in_its_padding_despite_a_pad_is_named() -> None:
+    def softmax_like(x: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+        return np.exp(x).sum(axis=1)
+
+    _, failure = verdict(softmax_like, PADDED_X, MASK)
+    assert failure is not None
+    assert "the padding of input 'x' along dimension 'seq' reaches it" in failure
+    assert "'mask'" not in failure
+    assert "mask it in the method, such as by an input of ones with pad=0" in failure
+
+
+def test_a_mean_over_the_padded_size_is_laid_at_the_dimension() -> None:
+    def averaged(x: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+        return np.where(mask == 1, x, 0).mean(axis=1)
+
+    _, failure = verdict(averaged, X, MASK)
+    assert failure is not None
+    assert failure.endswith("the padded size of dimension 'seq' itself reaches it, as in a mean or a count over it")
+
+
+def test_of_two_dimensions_the_leaking_one_is_named() -> None:
+    image = TensorSpec(name="image", dtype="float32", shape=("batch", "seq", "width"), low=1.0, high=2.0)
+    rows = TensorSpec(name="rows", dtype="int32", shape=("batch", "seq"), pad=0, low=0, high=1)
+
+    def forgets_the_width(image: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+        return np.where(rows[:, :, None] == 1, image, 0).sum(axis=(1, 2))
+
+    _, failure = verdict(forgets_the_width, image, rows)
+    assert failure is not None
+    assert "the padding of input 'image' along dimension 'width' reaches it" in failure
+    assert "'seq'" not in failure
+
+
+def test_of_two_inputs_the_leaking_one_is_named() -> None:
+    weight = TensorSpec(name="weight", dtype="float32", shape=("batch", "seq"), low=1.0, high=2.0)
+
+    def forgets_the_weight(x: NDArray[Any], weight: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+        return np.where(mask == 1, x, 0).sum(axis=1) * weight.max(axis=1)
+
+    _, failure = verdict(forgets_the_weight, X, weight, MASK)
+    assert failure is not None
+    assert "the padding of input 'weight' along dimension 'seq' reaches it" in failure
+    assert "'x'" not in failure
+
+
+def test_rows_that_see_each_other_are_refused_with_the_input() -> None:
+    def normalised(x: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+        return masked_mean(x, mask) - masked_mean(x, mask).mean()
+
+    _, failure = verdict(normalised, X, MASK)
+    assert failure is not None
+    assert "what other rows hold in input 'x' and 'mask' reaches this one along dimension 'batch'" in failure
+    assert "compute every row by itself" in failure
+
+
+def test_a_result_that_counts_the_rows_is_laid_at_the_batch() -> None:
+    scalar = TensorSpec(name="x", dtype="float32", shape=("batch",))
+    _, failure = verdict(lambda x: x / len(x), scalar)
+    assert failure is not None
+    assert failure.endswith("the size of dimension 'batch' itself reaches it, as in a mean or a count over it")
+
+
+def test_an_executable_that_is_simply_wrong_is_told_apart_from_a_leak() -> None:
+    scalar = TensorSpec(name="x", dtype="float32", shape=("batch",))
+    _, failure = verdict(lambda x: x + 1, scalar, bucket={"batch": 1}, exact=lambda x: x)
+    assert failure is not None
+    assert "differs from the exact shape by 1 (allowed: 1e-05 + 1e-05 of the value)" in failure
+    assert failure.endswith("nothing is padded or merged, so the executable disagrees with plain JAX")
+
+
+def test_a_small_miss_may_be_rounding_and_the_message_says_what_then() -> None:
+    scalar = TensorSpec(name="x", dtype="float32", shape=("batch",), low=1.0, high=2.0)
+    _, failure = verdict(lambda x: x * 1.0001, scalar, bucket={"batch": 1}, exact=lambda x: x)
+    assert failure is not None
+    assert failure.endswith("(if it is mere rounding, raise the model's tolerance)")
+
+
+def test_outputs_that_keep_a_padded_dimension_are_cut_before_they_are_compared() -> None:
+    _, failure = verdict(lambda x, mask: np.where(mask == 1, x, 7), X, MASK, output=("batch", "seq"))
+    assert failure is None
+
+
+def test_an_output_that_is_no_prefix_of_the_padded_one_is_refused() -> None:
+    _, failure = verdict(lambda x, mask: x[:, ::-1], X, MASK, output=("batch", "seq"))
+    assert failure is not None
+    assert "the padding of input 'x' along dimension 'seq' reaches it" in failure
+
+
+def test_a_method_without_dimensions_is_compared_only() -> None:
+    tally, failure = verdict(lambda x: x * 2, TensorSpec(name="x", dtype="float32", shape=(3,)), output=(3,))
+    assert failure is None
+    assert tally.cases == {"platforms": 2}
+
+
+FINITE = st.floats(-1e6, 1e6)
+
+
+@given(FINITE, FINITE)
+def test_a_difference_within_the_tolerance_is_one_by_its_definition(found: float, wanted: float) -> None:
+    result = difference(np.array([found]), np.array([wanted]), TOLERANCE)
+    assert result.error_max == abs(found - wanted)
+    assert result.within == (abs(found - wanted) <= TOLERANCE.atol + TOLERANCE.rtol * abs(wanted))
+
+
+SPECIAL = [np.nan, np.inf, -np.inf, 1.0]
+
+
+@pytest.mark.parametrize("found", SPECIAL)
+@pytest.mark.parametrize("wanted", SPECIAL)
+def test_what_is_not_finite_is_equal_only_to_itself(found: float, wanted: float) -> None:
+    wide = ToleranceSpec(rtol=1e9, atol=1e9)
+    same = found == wanted or (np.isnan(found) and np.isnan(wanted))
+    assert difference(np.array([found, 2.0]), np.array([wanted, 2.0]), wide).within == same
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (np.zeros(3, np.float32), np.zeros(4, np.float32)),
+        (np.zeros(3, np.float32), np.zeros((3, 1), np.float32)),
+        (np.zeros(3, np.float32), np.zeros(3, np.float16)),
+        (np.array([1], np.int32), np.array([2], np.int32)),
+        (np.array([True]), np.array([False])),
+    ],
+)
+def test_another_shape_dtype_or_integer_is_a_difference(found: NDArray[Any], wanted: NDArray[Any]) -> None:
+    assert not difference(found, wanted, TOLERANCE).within
+
+
+def test_empty_tensors_agree() -> None:
+    assert difference(np.zeros((0, 3)), np.zeros((0, 3)), TOLERANCE).within
+
+
+def test_a_tolerance_of_zero_asks_for_the_same_numbers() -> None:
+    exact = ToleranceSpec(rtol=0.0, atol=0.0)
+    assert difference(np.array([1.0]), np.array([1.0]), exact).within
+    assert not difference(np.array([1.0]), np.array([1.0 + 1e-12]), exact).within
+
+
+def test_only_an_output_that_is_nan_in_every_result_is_nowhere_a_number() -> None:
+    nan, number, whole = np.full(2, np.nan), np.array([np.nan, 1.0]), np.array([1, 2])
+    assert nowhere_a_number([[nan, nan, whole], [nan, number, whole]]) == [0]
+
+
+def test_proofs_of_many_buckets_are_added_up() -> None:
+    proofs = [
+        ProofSpec(method="a", kind="padding", cases=2, error_max=0.5),
+        ProofSpec(method="b", kind="padding", cases=1, error_max=0.0),
+        ProofSpec(method="a", kind="padding", cases=3, error_max=0.25),
+    ]
+    assert merged(proofs) == (ProofSpec(method="a", kind="padding", cases=5, error_max=0.5), proofs[1])

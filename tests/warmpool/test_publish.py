@@ -1,0 +1,350 @@
+"""Publishing: complete or invisible, nothing twice, and every refusal says whose fault it is.
+
+Every publish here is real: it exports, compiles in children, proves and stores.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+import msgspec
+import numpy as np
+import pytest
+
+from cache.artifact import unpack
+from cache.executable import Runtime
+from warmpool.errors import DeclarationError, ProofFailed, PublishError
+from warmpool.machines import Limits
+from warmpool.manifest import Manifest, Serving, Target, executable_path, manifest_path, program_path, serving_path
+from warmpool.manifest import weights_path as stored_weights
+from warmpool.program import read_program
+from warmpool.publish import Options, Summary, publish
+
+REPOSITORY = Path(__file__).parents[2]
+
+TOY = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from warmpool.model import Dim, Method, Model, Tensor
+
+batch = Dim("batch", max=8, sizes=(1, 2), batch=True)
+seq = Dim("seq", max=8, sizes=(4, 8))
+
+def predict(params, x, mask):
+    valid = jnp.where(mask[:, :, None] == 1, x, 0.0)
+    return jnp.tanh(valid.sum(axis=1) @ params["kernel"])
+
+def length(params, x, mask):
+    return mask.sum(axis=1)
+
+mask = Tensor("int32", (batch, seq), pad=0, low=0, high=1)
+model = Model(
+    name="toy",
+    methods={{"predict": predict, "length": length}},
+    params={{"kernel": np.full((3, 2), {weight}, np.float32)}},
+    inputs={{"x": Tensor("float32", (batch, seq, 3)), "mask": mask}},
+)
+"""
+
+LEAKING = """
+import jax.numpy as jnp
+from warmpool.model import Dim, Model, Tensor
+
+def predict(params, x):
+    return x.mean(axis=1)
+
+batch = Dim("batch", max=2, sizes=(1,), batch=True)
+seq = Dim("seq", max=4, sizes=(4,))
+model = Model(name="leaking", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch, seq))})
+"""
+
+SLOW = """
+import jax.numpy as jnp
+from warmpool.model import Dim, Model, Tensor
+
+def predict(params, x):
+    for step in range(400):
+        x = jnp.sin(x @ (x.T + step)) @ x
+    return x
+
+model = Model(name="slow", methods={"predict": predict}, inputs={"x": Tensor("float32", (4, 4))})
+"""
+
+
+@dataclass
+class Heard:
+    """A progress that remembers."""
+
+    said: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    expected: int = 0
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def expect(self, steps: int) -> None:
+        self.expected += steps
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+
+class Publisher:
+    """Publishes files of one folder into one store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.heard = Heard()
+
+    def __call__(
+        self, text: str = TOY, *, weight: str = "0.5", version: str | None = None, limits: Limits | None = None
+    ) -> Summary:
+        self.heard = Heard()
+        path = self.written(text.format(weight=weight) if text is TOY else text)
+        options = Options(model_file=path, store=str(self.store), version=version, limits=limits or Limits())
+        return publish(options, self.heard)
+
+    def written(self, text: str) -> Path:
+        path = self.folder / "model.py"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def files(self) -> dict[str, int]:
+        """Every object of the store and when it was written."""
+        files = [path for path in self.store.rglob("*") if path.is_file() and not path.name.startswith(".unfinished-")]
+        return {path.relative_to(self.store).as_posix(): path.stat().st_mtime_ns for path in files}
+
+    def manifest(self, summary: Summary) -> Manifest:
+        path = self.store / manifest_path(summary.model, summary.version)
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+
+    def target(self, summary: Summary) -> Target:
+        (path,) = (self.store / "models" / summary.model / summary.version / "targets").iterdir()
+        return msgspec.json.decode(path.read_bytes(), type=Target)
+
+    def served(self, model: str) -> str:
+        return msgspec.json.decode((self.store / serving_path(model)).read_bytes(), type=Serving).stable
+
+
+@pytest.fixture(autouse=True)
+def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Publisher, Summary]:
+    publisher = Publisher(tmp_path_factory.mktemp("published"))
+    return publisher, publisher()
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Publisher:
+    return Publisher(tmp_path)
+
+
+def test_a_publish_stores_all_that_an_instance_needs(published: tuple[Publisher, Summary]) -> None:
+    publisher, summary = published
+    manifest, target = publisher.manifest(summary), publisher.target(summary)
+    wanted = {
+        *(executable_path(one.key) for one in target.executables),
+        *(program_path(digest) for method in manifest.methods.values() for digest in method.programs.values()),
+        stored_weights(manifest.weights.digest),
+        manifest_path("toy", summary.version),
+        serving_path("toy"),
+        f"models/toy/{summary.version}/targets/{summary.machines[0].fingerprint}.json",
+    }
+    assert set(publisher.files()) == wanted
+    assert publisher.served("toy") == summary.version == manifest.version
+    assert manifest.default_method == "predict"
+
+
+def test_the_target_lists_every_bucket_in_load_order_with_its_cost(published: tuple[Publisher, Summary]) -> None:
+    publisher, summary = published
+    executables = publisher.target(summary).executables
+    assert [(one.method, one.bucket["batch"], one.bucket["seq"]) for one in executables if one.minimum] == [
+        ("predict", 1, 8),
+        ("length", 1, 8),
+    ]
+    assert [one.minimum for one in executables] == [True] * 2 + [False] * 6
+    assert {tuple(one.bucket.values()) for one in executables if one.ladder} == {(1, 8), (2, 8)}
+    assert all(one.cost_us > 0 and one.size_bytes > 0 for one in executables)
+
+
+def test_the_proofs_are_kept_with_their_figures(published: tuple[Publisher, Summary]) -> None:
+    publisher, summary = published
+    proofs = {(one.method, one.kind): one for one in publisher.target(summary).proofs}
+    assert set(proofs) == {
+        (method, kind) for method in ("predict", "length") for kind in ("platforms", "padding", "batching")
+    }
+    assert all(one.cases > 0 and one.error_max <= 1e-5 for one in proofs.values())
+
+
+def test_a_stored_executable_answers_as_plain_jax_does(published: tuple[Publisher, Summary]) -> None:
+    publisher, summary = published
+    spec = publisher.target(summary).executables[0]
+    _, payload = unpack((publisher.store / executable_path(spec.key)).read_bytes(), key=spec.key)
+    runtime = Runtime.open("jax")
+    x = np.random.default_rng(0).normal(size=(1, 8, 3)).astype(np.float32)
+    kernel, mask = np.full((3, 2), 0.5, np.float32), np.ones((1, 8), np.int32)
+    (found,) = runtime.load(payload).run([runtime.put(one) for one in (kernel, x, mask)])
+    wanted = jax.jit(lambda kernel, x: jax.numpy.tanh(x.sum(axis=1) @ kernel))(kernel, x)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_publishing_the_same_twice_compiles_nothing_and_writes_nothing(published: tuple[Publisher, Summary]) -> None:
+    publisher, first = published
+    before = publisher.files()
+    second = publisher()
+    assert (second.version, second.compiled, second.reused, second.machines[0].proved) == (first.version, 0, 8, 0)
+    assert publisher.heard.steps == []
+    assert publisher.files() == before
+    assert "nothing compiled, all 8 executables are in the store" in str(second)
+
+
+def test_new_weights_compile_nothing_and_are_proved_with_what_is_stored(published: tuple[Publisher, Summary]) -> None:
+    publisher, first = published
+    second = publisher(weight="0.25")
+    assert second.version != first.version
+    assert (second.compiled, second.reused, second.machines[0].proved) == (0, 8, 8)
+    assert not [step for step in publisher.heard.steps if step.startswith("compiled")]
+    assert {(one.method, one.kind) for one in publisher.target(second).proofs} == {
+        (method, kind) for method in ("predict", "length") for kind in ("padding", "batching")
+    }
+    assert publisher.served("toy") == second.version
+    assert publisher.manifest(first).version == first.version
+
+
+def test_damaged_files_are_made_anew(published: tuple[Publisher, Summary]) -> None:
+    publisher, _ = published
+    summary = publisher(weight="0.125")
+    manifest = publisher.manifest(summary)
+    key = publisher.target(summary).executables[3].key
+    paths = [
+        executable_path(key),
+        program_path(manifest.methods["length"].programs["*"]),
+        stored_weights(manifest.weights.digest),
+    ]
+    whole = {path: (publisher.store / path).read_bytes() for path in paths}
+    for path, data in whole.items():
+        (publisher.store / path).write_bytes(data[:-9] + b"\0" * 9)
+    again = publisher(weight="0.125")
+    assert (again.compiled, again.machines[0].proved) == (1, 1)
+    assert "is damaged: its digest does not match its content; it is compiled anew" in publisher.heard.said[0]
+    unpack((publisher.store / paths[0]).read_bytes(), key=key)
+    read_program((publisher.store / paths[1]).read_bytes(), paths[1].removeprefix("programs/"))
+    assert (publisher.store / paths[2]).read_bytes() == whole[paths[2]]
+
+
+def test_a_named_version_never_changes(published: tuple[Publisher, Summary]) -> None:
+    publisher, _ = published
+    assert publisher(version="v1").version == "v1"
+    assert publisher(version="v1").machines[0].proved == 0
+    before = publisher.files()
+    with pytest.raises(
+        PublishError, match="version 'v1' of 'toy' is published with other weights; a version never changes"
+    ):
+        publisher(weight="0.75", version="v1")
+    with pytest.raises(PublishError, match="version 'v 1' is not allowed; use a name that matches"):
+        publisher(version="v 1")
+    assert publisher.files() == before
+
+
+def test_a_model_that_leaks_its_padding_is_refused_and_leaves_nothing_visible(empty: Publisher) -> None:
+    with pytest.raises(ProofFailed) as caught:
+        empty(LEAKING)
+    assert str(caught.value).startswith(
+        "model 'leaking', method 'predict': output 'output' at seq=1 in bucket batch=1,seq=4"
+    )
+    assert "the padding of input 'x' along dimension 'seq' reaches it; 'x' declares no pad" in str(caught.value)
+    assert [path.split("/")[0] for path in empty.files()] == ["programs"]
+
+
+def test_weights_that_give_nothing_but_nan_are_refused(empty: Publisher) -> None:
+    with pytest.raises(DeclarationError, match="weight 'kernel': 6 of its 6 values are NaN"):
+        empty(weight="np.nan")
+    with pytest.raises(ProofFailed, match=r"output 'output' at \* is NaN everywhere; look for NaN in the weights"):
+        empty(
+            "import jax.numpy as jnp\nfrom warmpool.model import Model, Tensor\n"
+            "inputs = {'x': Tensor('float32', (3,), high=-1.0)}\n"
+            "model = Model(name='log', methods={'predict': lambda params, x: jnp.log(x)}, inputs=inputs)\n"
+        )
+    assert not [path for path in empty.files() if path.startswith("models")]
+
+
+def test_a_compile_that_takes_too_long_is_ended_and_named(empty: Publisher) -> None:
+    with pytest.raises(
+        PublishError, match=r"model 'slow', method 'predict', .* failed: timeout: it ran longer than 0\.2 s"
+    ):
+        empty(SLOW, limits=Limits(wall_s_max=0.2))
+
+
+def test_a_compile_that_takes_too_much_memory_is_ended_and_named(empty: Publisher) -> None:
+    with pytest.raises(PublishError, match=r"model 'slow', method 'predict'.* failed: (memory|crash): "):
+        empty(SLOW, limits=Limits(memory_bytes_max=1 << 29))
+
+
+def test_a_child_that_aborts_is_a_clear_error(empty: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_there_is_no_such_flag=1")
+    with pytest.raises(PublishError, match=r"opening the jaxlib runtime failed: crash: .*Unknown flag in XLA_FLAGS"):
+        empty()
+
+
+def test_the_chosen_platform_has_to_be_there(empty: Publisher) -> None:
+    options = Options(model_file=empty.written(LEAKING), store=str(empty.store), platform="tpu")
+    if jax.default_backend() == "tpu":
+        pytest.skip("it is there")
+    with pytest.raises(PublishError, match=r"--platform tpu: jax finds 'c.*' here; publish on a machine that has it"):
+        publish(options, empty.heard)
+
+
+def command(publisher: Publisher, *more: str) -> list[str]:
+    path = publisher.written(TOY.format(weight="0.5"))
+    return [sys.executable, "-m", "warmpool.cli", "publish", str(path), "--store", str(publisher.store), *more]
+
+
+def test_a_killed_publish_shows_nothing_and_goes_on_where_it_stopped(empty: Publisher) -> None:
+    with subprocess.Popen(command(empty), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        proved = 0
+        for line in child.stderr:
+            proved += "] proved " in line
+            if proved == 3:
+                child.send_signal(signal.SIGKILL)
+                break
+    done = len([path for path in empty.files() if path.startswith("executables/")])
+    assert done >= 2
+    assert not {manifest for manifest in empty.files() if manifest.endswith(("manifest.json", "serving.json"))}
+    summary = empty()
+    assert 0 < summary.compiled == 8 - done
+    assert summary.machines[0].proved <= 8 - done + 1
+    assert empty.served("toy") == summary.version
+
+
+def test_the_command_prints_a_summary_as_json(published: tuple[Publisher, Summary]) -> None:
+    publisher, first = published
+    done = subprocess.run(
+        command(publisher, "--json"), cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=120
+    )
+    summary = json.loads(done.stdout)
+    assert (summary["version"], summary["compiled"], summary["reused"]) == (first.version, 0, 8)
+
+
+def test_the_command_says_what_is_wrong_in_one_line(empty: Publisher) -> None:
+    empty.written("model = None\n")
+    path = empty.folder / "model.py"
+    arguments = [sys.executable, "-m", "warmpool.cli", "publish", str(path), "--store", str(empty.store)]
+    done = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        "warmpool publish: model.py: it must have exactly one Model at module level, but has 0 (none)\n"
+    )
