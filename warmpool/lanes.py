@@ -135,7 +135,7 @@ class LaneProxy:
         self._loop = asyncio.get_running_loop()
         self._started_s = 0.0
         self._early_deaths = 0
-        self._answers: list[asyncio.Future[messages.Answer]] = []
+        self._answers: list[asyncio.Future[messages.Answer | None]] = []
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     def __repr__(self) -> str:
@@ -205,10 +205,10 @@ class LaneProxy:
         return [self.arena.array(region) for region in self.load_plan.loadables[batch.executable.id].outputs]
 
     async def ask(self, wait_s_max: float) -> messages.Answer | None:
-        """What the process says of itself, None if it does not say so in time (it may be in the middle of a batch)."""
+        """What the process says of itself; None if it dies, or is in the middle of a batch for longer."""
         if self._channel is None or self.pid is None:
             return None
-        answer: asyncio.Future[messages.Answer] = self._loop.create_future()
+        answer: asyncio.Future[messages.Answer | None] = self._loop.create_future()
         self._answers.append(answer)
         if len(self._answers) == 1:
             self._send(messages.Ask())
@@ -266,7 +266,7 @@ class LaneProxy:
             self.batches_run += 1
             self._watcher.finished(self, batch, message)
 
-    def _answered(self, message: messages.Answer) -> None:
+    def _answered(self, message: messages.Answer | None) -> None:
         answers, self._answers = self._answers, []
         for answer in answers:
             if not answer.done():
@@ -312,9 +312,7 @@ class LaneProxy:
         self.warm_count = self._in_flight = 0
         self.cold_reasons.clear()
         self._work.clear()
-        for answer in self._answers:
-            answer.cancel()
-        self._answers = []
+        self._answered(None)
         batch, self.batch = self.batch, None
         if self.state == "stopped":
             if not self._ended.done():
