@@ -16,6 +16,7 @@ from cache.errors import CacheError, Damaged, NotStored
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.arena import regions
+from warmpool.datatypes import OF_DTYPE
 from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Serving, Target, TensorSpec
 from warmpool.symbolic import shape_of
 
@@ -135,12 +136,36 @@ def _read_model(store: Store, name: str) -> ServedModel:
     dims = {dim.name: dim for dim in manifest.dims}
     batch = next((dim.name for dim in manifest.dims if dim.batch), None)
     methods = {method: _served_method(manifest, method, spec, dims, batch) for method, spec in manifest.methods.items()}
+    if problem := _problem(manifest, (name, serving.stable), methods):
+        raise Damaged(path, problem)
     return ServedModel(
         manifest=manifest,
         manifest_file=store.local_path(path),
         weights_file=store.local_path(stored.weights_path(manifest.weights.digest)),
         methods=methods,
     )
+
+
+def _problem(manifest: Manifest, wanted: tuple[str, str], methods: dict[str, ServedMethod]) -> str | None:
+    """What the front could not compute with, so that it shows when the model is read and not in a request.
+
+    Raises:
+        ValueError: the expression of a shape cannot be evaluated.
+    """
+    if (manifest.model, manifest.version) != wanted:
+        return f"it is that of {manifest.model}/{manifest.version}"
+    if manifest.default_method not in methods:
+        return f"its default method {manifest.default_method!r} is not one of {', '.join(methods)}"
+    if lacking := [dim.name for dim in manifest.dims if not dim.sizes]:
+        return f"its dimension {lacking[0]!r} has no sizes"
+    for method in methods.values():
+        for tensor in (*method.spec.inputs, *method.spec.outputs):
+            if tensor.dtype not in OF_DTYPE:
+                return (
+                    f"{method.name}: {tensor.name!r} has the dtype {tensor.dtype!r}, not one of {', '.join(OF_DTYPE)}"
+                )
+        _arena_bytes(method)
+    return None
 
 
 def _served_method(

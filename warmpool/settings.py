@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -56,7 +57,7 @@ class Settings:
         for name in ("port", "grpc_port"):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
         for name in ("deadline_ms", "drain_s_max", "queue_rows_max", "body_bytes_max", "traces_kept_max"):
-            _require(name, getattr(self, name), "more than 0", holds=getattr(self, name) > 0)
+            _require(name, getattr(self, name), "more than 0 and finite", holds=0 < getattr(self, name) < math.inf)
 
 
 _ALIASES = {"port": ("PORT",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}

@@ -1,0 +1,271 @@
+"""A catalog is read from a store without jax, and what is wrong with one model disturbs no other."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from cache.errors import Damaged, StoreUnavailable
+from cache.store import LocalStore
+from tests.warmpool.served import BATCH, SEQ, method, tensor
+from warmpool import manifest as stored
+from warmpool.arena import regions
+from warmpool.catalog import load_order, read_catalog, read_target, verify_weights
+from warmpool.manifest import (
+    ExecutableSpec,
+    Manifest,
+    MethodSpec,
+    Serving,
+    Target,
+    ToleranceSpec,
+    WeightsSpec,
+)
+
+WEIGHTS = b"sixteen bytes..."
+PREDICT = MethodSpec(
+    programs={"*": "p"},
+    symbolic=True,
+    inputs=(tensor("ids", "int32", "batch", "seq"), tensor("scale", "float32")),
+    outputs=(tensor("doubled", "int8", "batch", "2*seq + 1"),),
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(tmp_path)
+
+
+def put(store, name="tiny", version="1", *, weights=WEIGHTS, serving=True, **changes):
+    """A published version, as small as it can be."""
+    digest = hashlib.sha256(weights).hexdigest()
+    manifest = Manifest(
+        **{
+            "model": name,
+            "version": version,
+            "default_method": "predict",
+            "dims": (BATCH, SEQ),
+            "methods": {"predict": PREDICT},
+            "weights": WeightsSpec(digest=digest, size_bytes=len(weights), tensors=()),
+            "tolerance": ToleranceSpec(rtol=0, atol=0),
+        }
+        | changes
+    )
+    store.put(stored.weights_path(digest), weights)
+    store.put(stored.manifest_path(name, version), stored.encode(manifest))
+    if serving:
+        store.put(stored.serving_path(name), stored.encode(Serving(stable=version)))
+    return manifest
+
+
+def replaced(store, path, change):
+    """Change stored JSON."""
+    document = msgspec.json.decode(store.get(path))
+    change(document)
+    store.put(path, msgspec.json.encode(document))
+
+
+def test_an_empty_store_has_no_models_and_no_problems(store):
+    catalog = read_catalog(store)
+    assert (catalog.models, catalog.problems, catalog.arena_bytes) == ({}, {}, 0)
+
+
+def test_a_published_model_is_read_with_where_its_files_are(store):
+    manifest = put(store)
+    catalog = read_catalog(store)
+    model = catalog.models["tiny"]
+    assert model.manifest == manifest
+    assert model.key == "tiny/1"
+    assert model.manifest_file == store.root / "models/tiny/1/manifest.json"
+    assert model.weights_file.read_bytes() == WEIGHTS
+    predict = model.method(None)
+    assert predict is model.methods["predict"] is model.method("predict")
+    assert (predict.model, predict.version, predict.name) == ("tiny", "1", "predict")
+    assert (predict.batch, list(predict.dims)) == ("batch", ["batch", "seq"])
+    assert model.method("unheard") is None
+
+
+def test_what_serving_names_is_served_and_nothing_else(store):
+    put(store, version="1")
+    put(store, version="2", serving=False)
+    put(store, "unserved", serving=False)
+    catalog = read_catalog(store)
+    assert {name: model.manifest.version for name, model in catalog.models.items()} == {"tiny": "1"}
+    store.put(stored.serving_path("tiny"), stored.encode(Serving(stable="2")))
+    assert read_catalog(store).models["tiny"].manifest.version == "2"
+
+
+def test_a_method_has_the_dimensions_that_its_own_inputs_use(store):
+    fixed = MethodSpec(programs={"*": "p"}, symbolic=True, inputs=(tensor("x", "int8", 3),), outputs=())
+    only_seq = msgspec.structs.replace(fixed, inputs=(tensor("x", "int8", "seq"),))
+    put(store, methods={"fixed": fixed, "only_seq": only_seq, "predict": PREDICT})
+    methods = read_catalog(store).models["tiny"].methods
+    assert {name: (list(one.dims), one.batch) for name, one in methods.items()} == {
+        "fixed": ([], None),
+        "only_seq": (["seq"], None),
+        "predict": (["batch", "seq"], "batch"),
+    }
+
+
+def bad_manifest(change):
+    return lambda store: replaced(store, stored.manifest_path("bad", "1"), change)
+
+
+def bad_tensor(which, **changes):
+    return bad_manifest(lambda document: document["methods"]["predict"][which][0].update(changes))
+
+
+BAD = {
+    "no manifest": lambda store: store.local_path(stored.manifest_path("bad", "1")).unlink(),
+    "no weights": lambda store: store.local_path(stored.weights_path(hashlib.sha256(b"bad").hexdigest())).unlink(),
+    "serving is no JSON": lambda store: store.put(stored.serving_path("bad"), b"{"),
+    "serving names no version": lambda store: store.put(stored.serving_path("bad"), b"{}"),
+    "serving names no path": lambda store: store.put(stored.serving_path("bad"), b'{"stable":"../x"}'),
+    "manifest is no JSON": lambda store: store.put(stored.manifest_path("bad", "1"), b"\xff"),
+    "manifest is empty": lambda store: store.put(stored.manifest_path("bad", "1"), b""),
+    "manifest of a later format": bad_manifest(lambda document: document.update(format=2)),
+    "manifest with an unknown field": bad_manifest(lambda document: document.update(more=1)),
+    "manifest of another model": bad_manifest(lambda document: document.update(model="other")),
+    "manifest of another version": bad_manifest(lambda document: document.update(version="2")),
+    "default method that does not exist": bad_manifest(lambda document: document.update(default_method="other")),
+    "dimension without sizes": bad_manifest(lambda document: document["dims"][0].update(sizes=[])),
+    "output of an unknown dimension": bad_tensor("outputs", shape=["batch", "2*length"]),
+    "output of no expression": bad_tensor("outputs", shape=["batch", "2*"]),
+    "input of an unknown dimension": bad_tensor("inputs", shape=["batch", "length"]),
+    "input of an unknown dtype": bad_tensor("inputs", dtype="float31"),
+    "input of a dtype that the wire lacks": bad_tensor("inputs", dtype="complex64"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_model_that_cannot_be_served_is_a_problem_and_the_others_are_served(store, kind, caplog):
+    put(store, "good")
+    put(store, "bad", weights=b"bad")
+    BAD[kind](store)
+    with caplog.at_level(logging.CRITICAL):
+        catalog = read_catalog(store)
+    assert list(catalog.models) == ["good"]
+    assert list(catalog.problems) == ["bad"]
+    assert catalog.problems["bad"]
+    assert str(store.root) not in catalog.problems["bad"]
+    assert catalog.arena_bytes > 0
+
+
+def test_a_problem_names_what_is_wrong(store):
+    put(store, "bad")
+    store.put(stored.manifest_path("bad", "1"), b"{}")
+    problem = read_catalog(store).problems["bad"]
+    assert problem.startswith("models/bad/1/manifest.json is damaged: ")
+    put(store, "bad", format=2)
+    assert "its format is 2, this release reads 1" in read_catalog(store).problems["bad"]
+
+
+def test_files_that_lie_about_are_no_models(store):
+    put(store)
+    store.put("models/README", b"")
+    store.put("models/tiny/notes/serving.txt", b"")
+    catalog = read_catalog(store)
+    assert (list(catalog.models), catalog.problems) == (["tiny"], {})
+
+
+def test_the_arena_holds_the_largest_bucket_of_any_method(store):
+    wide = MethodSpec(programs={"*": "p"}, symbolic=True, inputs=(tensor("x", "float32", "batch", 1000),), outputs=())
+    put(store, "one")
+    put(store, "two", methods={"predict": PREDICT, "wide": wide})
+    catalog = read_catalog(store)
+    assert catalog.arena_bytes == 8 * 1000 * 4
+    placed = regions([("int32", (8, 16)), ("float32", ()), ("int8", (8, 33))])
+    one = read_catalog_of(store, "one")
+    assert one.arena_bytes == placed[-1].end
+
+
+def read_catalog_of(store, name):
+    catalog = read_catalog(store)
+    for other in [other for other in catalog.models if other != name]:
+        del catalog.models[other]
+    return catalog
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "mergeable"),
+    [
+        ([tensor("x", "int8", "batch")], [tensor("y", "int8", "batch", 3)], True),
+        ([tensor("x", "int8", "batch")], [tensor("y", "int8")], False),
+        ([tensor("x", "int8", "batch")], [tensor("y", "int8", "2*batch")], False),
+        ([tensor("x", "int8", "batch"), tensor("scale", "int8")], [tensor("y", "int8", "batch")], False),
+        ([tensor("x", "int8", "batch"), tensor("table", "int8", "seq")], [tensor("y", "int8", "batch")], False),
+        ([tensor("x", "int8", "seq")], [tensor("y", "int8", "seq")], False),
+        ([tensor("x", "int8")], [tensor("y", "int8")], False),
+    ],
+)
+def test_rows_merge_only_where_every_tensor_has_the_batch_dimension_first(inputs, outputs, mergeable):
+    assert method(inputs, outputs).mergeable is mergeable
+
+
+def test_a_bucket_gives_every_tensor_its_shape():
+    served = method(list(PREDICT.inputs), list(PREDICT.outputs))
+    assert served.inputs_of({"batch": 2, "seq": 4}) == (("int32", (2, 4)), ("float32", ()))
+    assert served.outputs_of({"batch": 2, "seq": 4}) == (("int8", (2, 9)),)
+
+
+def executable(key, *, minimum=False):
+    return ExecutableSpec(key=key, method="predict", bucket={}, minimum=minimum, ladder=False, cost_us=1, size_bytes=1)
+
+
+def target(*executables):
+    return Target(fingerprint={}, executables=executables, proofs=())
+
+
+def test_a_target_is_read_or_was_never_published(store):
+    put(store)
+    model = read_catalog(store).models["tiny"]
+    assert read_target(store, model, "f" * 16) is None
+    wanted = target(executable("a"))
+    store.put(stored.target_path("tiny", "1", "f" * 16), stored.encode(wanted))
+    assert read_target(store, model, "f" * 16) == wanted
+    store.put(stored.target_path("tiny", "1", "f" * 16), b"[]")
+    with pytest.raises(Damaged, match=r"models/tiny/1/targets/f+\.json is damaged"):
+        read_target(store, model, "f" * 16)
+
+
+def test_minimum_sets_of_all_models_load_first_then_the_models_in_turn():
+    order = load_order(
+        {
+            "a": target(executable("a1"), executable("a2", minimum=True), executable("a3"), executable("a4")),
+            "b": target(executable("b1", minimum=True), executable("b2")),
+            "c": target(),
+        }
+    )
+    assert [spec.key for _, spec in order] == ["a2", "b1", "a1", "b2", "a3", "a4"]
+    assert [key for key, _ in order] == ["a", "b", "a", "b", "a", "a"]
+    assert load_order({}) == []
+
+
+def test_whole_weights_are_verified_and_others_are_not(store):
+    put(store)
+    model = read_catalog(store).models["tiny"]
+    verify_weights(model)
+    for changed in (b"", WEIGHTS[:-1], WEIGHTS + b"x", WEIGHTS[:-1] + b"!"):
+        model.weights_file.write_bytes(changed)
+        with pytest.raises(Damaged, match="weights of tiny/1"):
+            verify_weights(model)
+
+
+def test_a_store_that_cannot_be_read_is_not_an_empty_one(tmp_path):
+    """Root may read everything, so the system's refusal is one that even root gets."""
+    (tmp_path / "models").symlink_to("models")
+    with pytest.raises(StoreUnavailable):
+        read_catalog(LocalStore(tmp_path))
+
+
+def test_reading_a_catalog_loads_no_jax(store):
+    put(store)
+    code = "import sys; from pathlib import Path; from cache.store import LocalStore; "
+    code += "from warmpool.catalog import read_catalog; "
+    code += "assert list(read_catalog(LocalStore(Path(sys.argv[1]))).models) == ['tiny']; "
+    code += "assert not {'jax', 'jaxlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code, str(store.root)], check=True, timeout=60)

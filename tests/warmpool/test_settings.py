@@ -1,0 +1,122 @@
+"""Settings are read once: flags over the environment over defaults; what is not allowed is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, read_settings
+
+OTHERS = {
+    "store": "elsewhere",
+    "host": "0.0.0.0",
+    "port": 1,
+    "grpc_port": 2,
+    "accelerator": "jax",
+    "deadline_ms": 3,
+    "drain_s_max": 4.5,
+    "queue_rows_max": 5,
+    "body_bytes_max": 6,
+    "traces_kept_max": 7,
+    "otlp_endpoint": "http://collector:4318",
+}
+
+
+def test_there_is_a_test_value_for_every_setting():
+    assert OTHERS.keys() == {field.name for field in dataclasses.fields(Settings)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_setting_is_read_from_the_environment_and_from_a_flag_and_the_flag_wins(name):
+    environment = {"WARMPOOL_STORE": "s", f"WARMPOOL_{name.upper()}": str(OTHERS[name])}
+    assert getattr(read_settings({}, environment), name) == OTHERS[name]
+    assert getattr(read_settings({"store": "s", name: str(OTHERS[name])}, {}), name) == OTHERS[name]
+    flag = {"store": "s"} | {name: "jax" if name == "accelerator" else "9"}
+    assert str(getattr(read_settings(flag, environment), name)) in {"9", "9.0", "jax"}
+
+
+def test_what_is_not_given_has_its_default():
+    assert read_settings({"store": "s", "port": None}, {}) == Settings(store="s")
+
+
+def test_an_empty_variable_is_as_good_as_none():
+    assert read_settings({"store": "s"}, {"WARMPOOL_PORT": "", "PORT": ""}).port == 8000
+
+
+def test_cloud_runs_port_counts_where_our_own_is_not_set():
+    assert read_settings({"store": "s"}, {"PORT": "81"}).port == 81
+    assert read_settings({"store": "s"}, {"PORT": "81", "WARMPOOL_PORT": "82"}).port == 82
+    assert read_settings({"store": "s", "port": "83"}, {"PORT": "81"}).port == 83
+
+
+def test_the_standard_variable_for_traces_counts_where_our_own_is_not_set():
+    standard = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}
+    assert read_settings({"store": "s"}, standard).otlp_endpoint == "http://a"
+    assert read_settings({"store": "s"}, {**standard, "WARMPOOL_OTLP_ENDPOINT": "http://b"}).otlp_endpoint == "http://b"
+
+
+def test_without_a_store_it_is_said_how_to_give_one():
+    with pytest.raises(SettingError, match=r"^store is not set: give --store or WARMPOOL_STORE"):
+        read_settings({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("port", "http", "port is 'http', allowed: a whole number"),
+        ("port", "80.5", "port is '80.5', allowed: a whole number"),
+        ("port", "-1", "port is -1, allowed: 0 to 65535"),
+        ("port", "65536", "port is 65536, allowed: 0 to 65535"),
+        ("grpc_port", "65536", "grpc_port is 65536, allowed: 0 to 65535"),
+        ("drain_s_max", "soon", "drain_s_max is 'soon', allowed: a number"),
+        ("drain_s_max", "nan", "drain_s_max is nan, allowed: more than 0 and finite"),
+        ("drain_s_max", "inf", "drain_s_max is inf, allowed: more than 0 and finite"),
+        ("drain_s_max", "0", "drain_s_max is 0.0, allowed: more than 0 and finite"),
+        ("deadline_ms", "0", "deadline_ms is 0, allowed: more than 0 and finite"),
+        ("queue_rows_max", "0", "queue_rows_max is 0, allowed: more than 0 and finite"),
+        ("body_bytes_max", "-5", "body_bytes_max is -5, allowed: more than 0 and finite"),
+        ("traces_kept_max", "0", "traces_kept_max is 0, allowed: more than 0 and finite"),
+        ("accelerator", "gpu", "accelerator is 'gpu', allowed: auto, none, jax"),
+    ],
+)
+def test_what_is_not_allowed_is_named(name, value, message):
+    with pytest.raises(SettingError) as caught:
+        read_settings({"store": "s", name: value}, {})
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("edge", [{"port": 0}, {"port": 65535}, {"grpc_port": 0}, {"deadline_ms": 1}])
+def test_edges_are_allowed(edge):
+    settings = Settings(store="s", **edge)
+    assert {name: getattr(settings, name) for name in edge} == edge
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_every_accelerator_is_allowed(accelerator):
+    assert Settings(store="s", accelerator=accelerator).accelerator == accelerator
+
+
+def test_an_empty_store_is_refused():
+    with pytest.raises(SettingError, match="store is ''"):
+        Settings(store="")
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings(store="s").port = 1  # type: ignore[misc]
+
+
+def test_every_limit_is_finite_by_default():
+    assert all(math.isfinite(value) for value in vars_of(Settings(store="s")) if isinstance(value, int | float))
+
+
+def vars_of(settings):
+    return [getattr(settings, field.name) for field in dataclasses.fields(settings)]
+
+
+def test_a_taken_port_says_which_flag_chooses_another():
+    assert str(PortTaken("grpc_port", "127.0.0.1", 8001, "address in use")) == (
+        "grpc_port 8001 on 127.0.0.1 cannot be bound (address in use); choose another with --grpc-port"
+    )
