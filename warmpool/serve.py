@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+from warmpool.errors import WarmpoolError
 from warmpool.forking import Preload, Zygote
-from warmpool.settings import ACCELERATORS, PortTaken, Settings, read_settings
+from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, read_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,16 +84,26 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
     from warmpool.messages import Stage
     from warmpool.server import run_server
 
+    try:
+        store = open_store(settings.store)
+    except ValueError as error:
+        raise SettingError(str(error)) from None
     start_ns = process_start_ns()
     cold_start = ColdStart("cold start", start_ns)
     imported_ns = time.time_ns()
     cold_start.add("front", [Stage("interpreter", start_ns, entered_ns), Stage("import", entered_ns, imported_ns)])
 
     async def run() -> None:
-        await run_server(Instance(settings, open_store(settings.store), zygote, preload, cold_start), http_socket)
+        await run_server(Instance(settings, store, zygote, preload, cold_start), http_socket)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+    except ExceptionGroup as failures:
+        known, unknown = failures.split(WarmpoolError)
+        if known is None or unknown is not None:
+            raise
+        raise known.exceptions[0] from None
     return 0
 
 

@@ -56,6 +56,8 @@ class Settings:
         _require("accelerator", self.accelerator, ", ".join(ACCELERATORS), holds=self.accelerator in ACCELERATORS)
         for name in ("port", "grpc_port"):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
+        same = 0 < self.port == self.grpc_port
+        _require("grpc_port", self.grpc_port, "another one than the HTTP port", holds=not same)
         for name in ("deadline_ms", "drain_s_max", "queue_rows_max", "body_bytes_max", "traces_kept_max"):
             _require(name, getattr(self, name), "more than 0 and finite", holds=0 < getattr(self, name) < math.inf)
 
