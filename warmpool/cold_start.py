@@ -24,8 +24,9 @@ class ColdStart:
         self._groups: dict[str, list[Stage]] = {}
 
     def add(self, group: str, stages: list[Stage]) -> None:
-        """Add stages to a group, making it if it is new."""
-        self._groups.setdefault(group, []).extend(stages)
+        """Add stages to a group, making it if it is new; one without stages has no place in time, and no span."""
+        if stages:
+            self._groups.setdefault(group, []).extend(stages)
 
     def trace(self, end_ns: int) -> Trace:
         """The trace of everything up to now."""

@@ -18,6 +18,7 @@ import msgspec
 
 COLD_STARTS_KEPT_MAX = 32
 SPANS_A_TRACE_MAX = 2048
+EXPORT_S_MAX = 2.0  # retries included; an instance that goes down waits for the last export
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
@@ -57,7 +58,8 @@ class Exporter:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         self._resource = Resource.create({"service.name": service})
-        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces"))
+        target = f"{endpoint.rstrip('/')}/v1/traces"
+        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=target, timeout=EXPORT_S_MAX))
 
     def send(self, trace_id: str, span: Span) -> None:
         from opentelemetry.sdk.trace import ReadableSpan
@@ -79,7 +81,7 @@ class Exporter:
         )
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send what is left; takes up to EXPORT_S_MAX where the collector is away."""
         self._processor.shutdown()
 
 
@@ -106,6 +108,8 @@ class Traces:
 
     def receive(self, trace_id: str, spans: list[Span]) -> None:
         """Add spans that another process made and exports by itself."""
+        if not spans:
+            return
         trace = self._requests.get(trace_id)
         if trace is None:
             trace = self._requests[trace_id] = Trace(trace_id=trace_id, spans=[])
