@@ -6,6 +6,7 @@ Every publish here is real: it exports, compiles in children, proves and stores.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -64,6 +65,18 @@ def predict(params, x):
 batch = Dim("batch", max=2, sizes=(1,), batch=True)
 seq = Dim("seq", max=4, sizes=(4,))
 model = Model(name="leaking", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch, seq))})
+"""
+
+REFUSING = """
+import jax.numpy as jnp
+from warmpool.model import Dim, Model, Tensor
+
+def predict(params, x):
+    return jnp.stack([x[:, index] * index for index in range(x.shape[1])], axis=1)
+
+batch = Dim("batch", max=4, sizes=(2,), batch=True)
+seq = Dim("seq", max=4, sizes=(2, 4))
+model = Model(name="refusing", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch, seq))})
 """
 
 SLOW = """
@@ -268,6 +281,18 @@ def test_a_model_that_leaks_its_padding_is_refused_and_leaves_nothing_visible(em
     assert [path.split("/")[0] for path in empty.files()] == ["programs"]
 
 
+def test_a_function_that_refuses_symbolic_dimensions_is_published_bucket_by_bucket(empty: Publisher) -> None:
+    summary = empty(REFUSING)
+    assert len(summary.notes) == 1
+    assert (
+        "refusing.predict: it refuses symbolic dimensions, so there are 2 programs instead of one" in summary.notes[0]
+    )
+    method = empty.manifest(summary).methods["predict"]
+    assert set(method.programs) == {"batch=2,seq=4", "batch=2,seq=2"}
+    assert method.outputs[0].shape == ("batch", "seq")
+    assert {proof.kind: proof.cases for proof in empty.target(summary).proofs}["padding"] > 0
+
+
 def test_weights_that_give_nothing_but_nan_are_refused(empty: Publisher) -> None:
     with pytest.raises(DeclarationError, match="weight 'kernel': 6 of its 6 values are NaN"):
         empty(weight="np.nan")
@@ -312,7 +337,8 @@ def command(publisher: Publisher, *more: str) -> list[str]:
 
 
 def test_a_killed_publish_shows_nothing_and_goes_on_where_it_stopped(empty: Publisher) -> None:
-    with subprocess.Popen(command(empty), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as child:
+    environment = {**os.environ, "TMPDIR": str(empty.folder)}  # what a killed process leaves there goes with the folder
+    with subprocess.Popen(command(empty), cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         proved = 0
         for line in child.stderr:
