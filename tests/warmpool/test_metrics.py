@@ -1,0 +1,149 @@
+"""Counters count what happened, gauges are read where state lives, and a caller's words never become labels."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tests.warmpool.served import doubling, part
+from warmpool.batches import Batch
+from warmpool.metrics import Metrics
+from warmpool.selection import Candidate
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@dataclass
+class Lane:
+    name: str = "primary"
+    warm_count: int = 0
+    batch: Any = None
+    restarts: int = 0
+
+
+@dataclass
+class Queues:
+    rows_waiting: int = 0
+
+
+@dataclass
+class State:
+    """What metrics read of an instance."""
+
+    batcher: Queues = field(default_factory=Queues)
+    lanes: list[Lane] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def unready_reasons(self):
+        return self.reasons
+
+
+@pytest.fixture
+def state():
+    return State(lanes=[Lane(), Lane("cpu")])
+
+
+@pytest.fixture
+def metrics(state):
+    return Metrics(state)
+
+
+def scraped(metrics):
+    """A function from a series' name and labels to its value in a scrape made now; None if it is not there."""
+    text, content_type = metrics.exposition("")
+    assert content_type.startswith("text/plain")
+    values = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in parse_text(text.decode())
+        for sample in family.samples
+    }
+    return lambda name, **labels: values.get((f"warmpool_{name}", *sorted(labels.items())))
+
+
+def batch(rows, padding):
+    async def made():
+        served = doubling()
+        parts = [part(served, {"batch": rows}, [np.zeros(rows, np.int32)])]
+        return Batch(
+            method=served, parts=parts, executable=Candidate(0, {"batch": 8}, 1.0), formed_ns=0, padding=padding
+        )
+
+    return asyncio.run(made())
+
+
+METHOD = {"model": "tiny", "method": "double"}
+
+
+def test_requests_are_counted_by_method_and_status(metrics):
+    for status in (200, 200, 429):
+        metrics.request(doubling(), status, 0.003, "t" * 32)
+    value = scraped(metrics)
+    assert value("requests_total", status="200", **METHOD) == 2
+    assert value("requests_total", status="429", **METHOD) == 1
+    assert value("request_seconds_count", **METHOD) == 3
+    assert value("request_seconds_sum", **METHOD) == pytest.approx(0.009)
+    assert value("request_seconds_bucket", le="0.002", **METHOD) == 0
+    assert value("request_seconds_bucket", le="0.005", **METHOD) == 3
+
+
+def test_a_refused_request_has_no_labels_of_its_caller(metrics):
+    metrics.request(None, 404, 0.001, "t" * 32)
+    value = scraped(metrics)
+    assert value("requests_total", status="404", model="", method="") == 1
+    assert value("request_seconds_count", model="", method="") is None
+
+
+def test_a_batch_counts_its_rows_and_its_padding(metrics, state):
+    metrics.batch(batch(3, 0.25), state.lanes[1])
+    metrics.batch(batch(8, 0.0), state.lanes[0])
+    value = scraped(metrics)
+    assert value("batch_rows_sum", lane="cpu", **METHOD) == 3
+    assert value("batch_rows_bucket", lane="cpu", le="2.0", **METHOD) == 0
+    assert value("batch_rows_bucket", lane="cpu", le="4.0", **METHOD) == 1
+    assert value("batch_padding_share_sum", lane="cpu", **METHOD) == 0.25
+    assert value("batch_rows_sum", lane="primary", **METHOD) == 8
+    assert value("batch_padding_share_bucket", lane="primary", le="0.01", **METHOD) == 1
+
+
+def test_gauges_are_what_is_so_when_they_are_read(metrics, state):
+    value = scraped(metrics)
+    assert value("ready") == 1
+    assert value("rows_waiting") == 0
+    assert value("lane_busy", lane="primary") == 0
+    state.reasons = {"tiny": "loading"}
+    state.batcher.rows_waiting = 12
+    state.lanes[0] = Lane(warm_count=5, batch=object(), restarts=2)
+    value = scraped(metrics)
+    assert value("ready") == 0
+    assert value("rows_waiting") == 12
+    assert value("lane_executables_warm", lane="primary") == 5
+    assert value("lane_busy", lane="primary") == 1
+    assert value("lane_busy", lane="cpu") == 0
+    assert value("lane_restarts", lane="primary") == 2
+
+
+def test_a_latency_has_the_trace_it_came_from_as_its_exemplar(metrics):
+    metrics.request(doubling(), 200, 0.003, "a" * 32)
+    text, content_type = metrics.exposition(OPENMETRICS)
+    assert content_type.startswith("application/openmetrics-text")
+    exemplars = [
+        sample.exemplar
+        for family in parse_openmetrics(text.decode())
+        for sample in family.samples
+        if sample.name == "warmpool_request_seconds_bucket" and sample.exemplar
+    ]
+    assert [(exemplar.labels, exemplar.value) for exemplar in exemplars] == [({"trace_id": "a" * 32}, 0.003)]
+
+
+def test_every_series_says_what_it_is(metrics, state):
+    metrics.request(doubling(), 200, 0.003, "a" * 32)
+    metrics.batch(batch(3, 0.25), state.lanes[0])
+    families = list(parse_text(metrics.exposition("")[0].decode()))
+    assert all(family.documentation for family in families)
+    assert all(family.name.startswith("warmpool_") for family in families)
