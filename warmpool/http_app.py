@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -112,6 +113,10 @@ def guarded(handler: Handler) -> Handler:
             return error_response(error)
         except ClientDisconnect:
             return error_response(Cancelled("the caller went away"))
+        except (
+            asyncio.CancelledError
+        ):  # only the end of the drain does that: the caller is to hear it and try elsewhere
+            return error_response(NotWarm("the instance is shutting down"))
         except Exception:
             log.exception("request failed", extra={"path": request.url.path})
             return json_response({"error": "internal error"}, 500)
