@@ -28,7 +28,7 @@ from warmpool.weights import map_weights
 Argument = dict[str, Any]
 
 TIMED_RUNS_MAX = 15
-TIMED_S_MAX = 1.0
+TIMED_S_MAX = 0.5
 
 
 def describe(argument: Argument) -> Argument:
