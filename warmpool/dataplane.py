@@ -64,12 +64,14 @@ class DataPlane:
 
     def __init__(self, batcher: Batcher) -> None:
         self.batcher = batcher
-        self.catalog = Catalog()
+        self.catalog = self._unread = Catalog()
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
-        """The served model. Raises NotFound, and NotWarm for one that is in the store but cannot be served."""
+        """The served model. Raises NotFound, and NotWarm while that cannot be known or it cannot be served."""
         served = self.catalog.models.get(name)
         if served is None:
+            if self.catalog is self._unread:
+                raise NotWarm("the instance is starting")
             if name in self.catalog.problems:
                 raise NotWarm(
                     f"model {name!r} is in the store but cannot be served; see /v1/status", retry_after_s=10.0
