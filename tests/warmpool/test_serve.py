@@ -1,0 +1,241 @@
+"""`warmpool serve` from exec to exit: what it says when it cannot start, how it comes up and how it goes down."""
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.instance_process import InstanceProcess, free_port, serving, tensors, wait_until
+from warmpool.manifest import Serving, encode
+
+SLOW_STEPS = 800_000_000  # most of a second
+STOP_S_MAX = 10.0
+
+# A start of Python that waits for a file where it is the zygote's: what comes before it is ready can then be seen.
+GATE = """
+import os, sys, time
+if "warmpool.zygote" in sys.orig_argv:
+    while not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.005)
+"""
+
+
+def refused(*flags, **environment):
+    """What a `warmpool serve` that cannot start prints and exits with."""
+    command = [sys.executable, "-m", "warmpool.cli", "serve", *flags]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={"PATH": "", **environment}
+    )
+
+
+def assert_one_line(result, *words):
+    assert result.returncode == 1
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("warmpool serve: ")
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.fixture
+def taken():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield str(listener.getsockname()[1])
+
+
+@pytest.fixture
+def gated(tiny_store, tmp_path):
+    """An instance whose zygote does not start before `gate` exists."""
+    (tmp_path / "sitecustomize.py").write_text(GATE)
+    gate = tmp_path / "gate"
+    with InstanceProcess(tiny_store, tmp_path / "log", PYTHONPATH=str(tmp_path), GATE=str(gate)) as instance:
+        wait_until(lambda: instance.answers("/v2/health/live") == 200)
+        yield instance, gate
+        gate.touch()
+
+
+# What keeps it from starting
+
+
+def test_a_taken_port_is_told_in_one_line_with_the_flag_that_chooses_another(tiny_store, taken):
+    assert_one_line(refused("--store", str(tiny_store), "--port", taken, "--grpc-port", "0"), taken, "--port")
+    other = str(free_port())
+    assert_one_line(refused("--store", str(tiny_store), "--port", other, "--grpc-port", taken), taken, "--grpc-port")
+
+
+def test_a_second_instance_on_the_same_port_leaves_the_first_alone(tiny_store, tmp_path):
+    with serving(tiny_store, tmp_path / "log") as first:
+        assert_one_line(refused("--store", str(tiny_store), "--port", str(first.port), "--grpc-port", "0"))
+        assert first.infer("predict", x=np.ones((1, 4))).outputs["sum"].tolist() == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), ("store", "--store", "WARMPOOL_STORE")),
+        (("--store", ""), ("store",)),
+        (("--store", "gs://bucket/folder"), ("gs", "file:///")),
+        (("--port", "many"), ("port", "many", "whole number")),
+        (("--port", "65536"), ("port", "65536", "65535")),
+        (("--port", "-1"), ("port", "-1")),
+        (("--port", "18761", "--grpc-port", "18761"), ("grpc_port", "18761")),
+        (("--deadline-ms", "0"), ("deadline_ms", "more than 0")),
+        (("--drain-s-max", "nan"), ("drain_s_max",)),
+        (("--queue-rows-max", "-1"), ("queue_rows_max",)),
+        (("--body-bytes-max", "1.5"), ("body_bytes_max", "whole number")),
+        (("--host", "no-such-host.invalid"), ("no-such-host.invalid",)),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_told_in_one_line(tiny_store, flags, words):
+    given = () if not flags or "--store" in flags else ("--store", str(tiny_store))
+    ports = () if "--port" in flags else ("--port", str(free_port()), "--grpc-port", "0")
+    assert_one_line(refused(*given, *ports, *flags), *words)
+
+
+def test_a_setting_in_the_environment_is_told_by_its_name_too(tiny_store):
+    assert_one_line(refused(WARMPOOL_STORE=str(tiny_store), PORT="http"), "port", "http")
+
+
+# How it comes up
+
+
+def test_it_is_live_at_once_and_not_ready_before_its_minimum_set_is_warm(gated):
+    instance, gate = gated
+    ready = instance.get("/v2/health/ready")
+    assert (ready.status, ready.json()["ready"]) == (503, False)
+    assert set(ready.json()["reasons"]) == {"tiny", "second"}
+    assert instance.answers("/v2/models/tiny/ready") == 503
+    assert instance.get("/v1/models/tiny").json()["model_version_status"][0]["state"] == "LOADING"
+    assert instance.gauge("warmpool_ready") == 0
+    lanes = instance.status()["lanes"]
+    assert [(lane["name"], lane["state"], lane["warm"]) for lane in lanes] == [
+        ("primary", "starting", 0),
+        ("cpu", "starting", 0),
+    ]
+    gate.touch()
+    instance.wait_ready()
+    assert instance.status()["models"]["tiny"]["ready"] is True
+    assert instance.gauge("warmpool_ready") == 1
+    for _ in range(3):
+        assert instance.infer("predict", x=np.ones((1, 4))).parameters["cold"] is False
+
+
+def test_a_request_before_anything_is_warm_waits_and_is_told_to_be_cold(gated):
+    instance, gate = gated
+    with ThreadPoolExecutor(4) as pool:
+        early = [pool.submit(instance.infer, "predict", x=np.full((rows, 4), rows)) for rows in (1, 3, 8)]
+        wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 12)
+        unknown = instance.infer_reply("nope", tensors("predict", {"x": np.ones((1, 4))}))
+        hurried = instance.infer_reply(
+            "tiny:predict", tensors("predict", {"x": np.ones((1, 4))}), headers={"x-warmpool-timeout-ms": "10"}
+        )
+        assert (unknown.status, hurried.status) == (404, 504)
+        gate.touch()
+        for future, rows in zip(early, (1, 3, 8), strict=True):
+            outputs, parameters = future.result()
+            assert outputs["sum"].tolist() == [4.0 * rows] * rows
+            assert parameters["cold"] is True
+
+
+def test_a_request_at_the_first_moment_is_never_told_that_its_model_is_unknown(tiny_store, tmp_path):
+    with InstanceProcess(tiny_store, tmp_path / "log") as instance:
+        wait_until(lambda: connects(instance.port))
+        given = tensors("predict", {"x": np.ones((1, 4))})
+        with ThreadPoolExecutor(8) as pool:
+            replies = list(pool.map(lambda _: instance.infer_reply("tiny:predict", given), range(8)))
+        assert [reply.status for reply in replies] == [200] * 8
+
+
+def test_before_the_catalog_is_read_a_model_is_not_ready_rather_than_unknown(own_store, tmp_path):
+    held = own_store / "models" / "held" / "1" / "manifest.json"
+    held.parent.mkdir(parents=True)
+    (held.parent.parent / "serving.json").write_bytes(encode(Serving(stable="1")))
+    os.mkfifo(held)  # reading it waits for a writer
+    with InstanceProcess(own_store, tmp_path / "log") as instance:
+        wait_until(lambda: instance.answers("/v2/health/live") == 200)
+        given = tensors("predict", {"x": np.ones((1, 4))})
+        early = instance.infer_reply("tiny:predict", given)
+        reasons = instance.get("/v2/health/ready").json()["reasons"]
+        held.write_text("no manifest")
+        assert (early.status, early.headers["retry-after"]) == (503, "1")
+        assert reasons == {"": "the instance is starting"}
+        wait_until(lambda: instance.answers("/v2/models/tiny/ready") == 200)
+        assert instance.infer_reply("tiny:predict", given).status == 200
+        assert instance.infer_reply("held", given).status == 503
+        assert instance.infer_reply("nope", given).status == 404
+
+
+def connects(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+# How it goes down
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_running_requests_get_their_answers_and_it_exits_0(tiny_store, tmp_path, number):
+    with serving(tiny_store, tmp_path / "log") as instance, ThreadPoolExecutor(16) as pool:
+        running = pool.submit(instance.infer, "count", steps=[SLOW_STEPS])
+        wait_until(lambda: instance.gauge("warmpool_lane_busy", lane="primary") == 1)
+        waiting = [pool.submit(instance.infer, "predict", x=np.full((1, 4), index)) for index in range(8)]
+        wait_until(lambda: instance.gauge("warmpool_rows_waiting") == len(waiting))
+        instance.process.send_signal(number)
+        wait_until(lambda: instance.answers("/v2/health/ready") in {0, 503})
+        assert running.result().outputs["counted"].tolist() == [SLOW_STEPS]
+        assert [future.result().outputs["sum"].tolist() for future in waiting] == [[4.0 * index] for index in range(8)]
+        assert instance.process.wait(STOP_S_MAX) == 0
+
+
+def test_an_idle_connection_does_not_hold_it_up(tiny_store, tmp_path):
+    with serving(tiny_store, tmp_path / "log") as instance:
+        connection = http.client.HTTPConnection("127.0.0.1", instance.port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v2/health/live")
+            assert connection.getresponse().read()
+            started_s = time.monotonic()
+            assert instance.stop() == 0
+            assert time.monotonic() - started_s < 5.0
+
+
+def test_a_request_longer_than_the_limit_does_not_hold_it_up(tiny_store, tmp_path):
+    with (
+        serving(tiny_store, tmp_path / "log", "--drain-s-max", "1") as instance,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        endless = pool.submit(instance.infer_reply, "tiny:count", tensors("count", {"steps": [2**31 - 2] * 20}))
+        wait_until(lambda: instance.gauge("warmpool_lane_busy", lane="primary") == 1)
+        started_s = time.monotonic()
+        assert instance.stop() == 0
+        assert time.monotonic() - started_s < 8.0
+        assert (endless.result().status, endless.result().headers["retry-after"]) == (503, "1")
+        assert "Traceback" not in instance.log
+
+
+def test_a_signal_while_it_starts_ends_it_too(gated):
+    instance, gate = gated
+    instance.status()
+    instance.process.send_signal(signal.SIGTERM)
+    gate.touch()
+    assert instance.process.wait(STOP_S_MAX) == 0
+
+
+def test_a_second_signal_changes_nothing(tiny_store, tmp_path):
+    with serving(tiny_store, tmp_path / "log") as instance, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(instance.infer, "count", steps=[SLOW_STEPS])
+        wait_until(lambda: instance.gauge("warmpool_lane_busy", lane="primary") == 1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            instance.process.send_signal(number)
+        assert running.result().outputs["counted"].tolist() == [SLOW_STEPS]
+        assert instance.process.wait(STOP_S_MAX) == 0
