@@ -1,0 +1,120 @@
+"""`python -m benchmarks`: run benchmarks, print their tables, keep their raw results."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from benchmarks.figures import Report, show
+from benchmarks.stores import Folders
+from examples.progress import progress
+
+ROOT = Path(__file__).resolve().parents[1]
+ROUNDS_MAX = 1000
+COLUMNS = 140  # of tables that go to a file
+# What each measures, and how many lines of progress it says: some before the rounds, and some each round.
+BENCHMARKS = {
+    "cold-start": ("benchmarks.cold_start", 1, 1),
+    "latency": ("benchmarks.latency", 0, 2),
+    "lane-restart": ("benchmarks.lane_restart", 0, 1),
+}
+PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "numpy")
+
+
+def rounds(text: str) -> int:
+    """A number of rounds."""
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 1 <= number <= ROUNDS_MAX:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: 1 to {ROUNDS_MAX}")
+    return number
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure cold start, latency and lane restart, each against its target; every answer is checked.",
+    )
+    parser.add_argument(
+        "which", nargs="?", choices=[*BENCHMARKS, "all"], default="all", help="which benchmark (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=rounds, default=7, help="how often each is repeated (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON instead of tables")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="where raw results go")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / ".store-bench", help="stores, the peer's cache and logs, used again"
+    )
+    return parser.parse_args(arguments)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on beside the code."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def keep(folder: Path, name: str, report: Report, options: argparse.Namespace) -> Path:
+    """Write a raw result; where it lies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.json"
+    document = {
+        "benchmark": name,
+        "rounds": options.rounds,
+        "machine": machine(),
+        "figures": [figure.document() for figure in report.figures],
+        "raw": report.raw,
+    }
+    path.write_bytes(msgspec.json.encode(document))
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when all targets are met, 3 when one is missed; what goes wrong is raised."""
+    options = read_options(arguments)
+    os.chdir(ROOT)
+    names = list(BENCHMARKS) if options.which == "all" else [options.which]
+    folders = Folders(options.work.absolute())
+    reports: dict[str, Report] = {}
+    steps = sum(BENCHMARKS[name][1] + BENCHMARKS[name][2] * options.rounds for name in names)
+    with progress("benchmarks", steps) as say:
+        for name in names:
+            reports[name] = importlib.import_module(BENCHMARKS[name][0]).run(folders, options.rounds, say)
+            keep(options.out, name, reports[name], options)
+    if options.json:
+        document = {name: [figure.document() for figure in report.figures] for name, report in reports.items()}
+        print(msgspec.json.format(msgspec.json.encode(document)).decode())
+    else:
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else COLUMNS)
+        for report in reports.values():
+            show(console, report)
+        print(f"raw results are in {options.out}")
+    missed = [figure for report in reports.values() for figure in report.figures if figure.verdict == "missed"]
+    return 3 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
