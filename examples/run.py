@@ -21,6 +21,7 @@ from examples.children import Child, RunFailed, await_death, await_ready, check_
 from examples.digits.files import CHECKPOINT
 from examples.loopback import HOST
 from examples.questions import ask, lines_of, questions
+from examples.terminal import foreground
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("embed", "digits", "options")
@@ -139,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         check_ports({"PORT": options.port, "HTTP_PORT": options.http_port, "GRPC_PORT": options.grpc_port})
         prepare(options)
-        with ExitStack() as stack:
+        with foreground(), ExitStack() as stack:
             children = serve(options, stack)
             wrong = question_all(options)
             say("The instance's cold start")
