@@ -12,8 +12,8 @@ RECIPE = """
 import time
 from examples.terminal import foreground
 with foreground():
-    print("up", flush=True)
     try:
+        print("up", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         print("drained", flush=True)
