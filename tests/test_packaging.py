@@ -42,7 +42,7 @@ def locked(lock: str, package: str) -> Version:
 
 def test_a_function_installs_neither_jax_nor_numpy() -> None:
     base = needs("xla-warmpool", set())
-    assert {"functions-framework", "httpcore", "msgspec", "opentelemetry-api"} <= base
+    assert {"functions-framework", "httptools", "msgspec", "opentelemetry-api"} <= base
     assert not base & {"jax", "jaxlib", "numpy", "ml-dtypes", "flax", "orbax-checkpoint", "grpcio", "protobuf"}
 
 

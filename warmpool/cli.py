@@ -11,7 +11,7 @@ from warmpool import __version__
 from warmpool.errors import WarmpoolError
 
 COMMANDS = {
-    "publish": ("warmpool.publish", "export, compile, prove and store a model"),
+    "publish": ("warmpool.publishing.publish", "export, compile, prove and store a model"),
     "serve": ("warmpool.serve", "serve the models of a store"),
     "status": ("warmpool.status_command", "show what an instance is doing"),
     "traces": ("warmpool.traces_command", "show an instance's traces, cold starts and the slowest first"),

@@ -1,7 +1,8 @@
 """How an author declares a model.
 
 Importing this file loads neither jax nor numpy, so a declaration can be read and checked anywhere. Whatever can be
-known from the declaration alone is checked when it is constructed; what needs a trace is checked by `warmpool.export`.
+known from the declaration alone is checked when it is constructed; what needs a trace is checked by
+`warmpool.publishing.export`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from warmpool.slots import Slots
+from warmpool.publishing.slots import Slots
 
 WAIT_S_MAX = 30
 

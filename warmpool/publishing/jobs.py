@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from warmpool.buckets import Bucket
-from warmpool.draft import Draft
 from warmpool.errors import ProofFailed
-from warmpool.machines import Children, Machine
 from warmpool.manifest import ExecutableSpec, ProofSpec, bucket_name
-from warmpool.program import Program
-from warmpool.progress import Progress
-from warmpool.slots import Slots
-from warmpool.subject import points_of
+from warmpool.publishing.buckets import Bucket
+from warmpool.publishing.draft import Draft
+from warmpool.publishing.machines import Children, Machine
+from warmpool.publishing.program import Program
+from warmpool.publishing.progress import Progress
+from warmpool.publishing.slots import Slots
+from warmpool.publishing.subject import points_of
 
 
 @dataclass(frozen=True, slots=True)

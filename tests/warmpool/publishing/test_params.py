@@ -13,7 +13,7 @@ import pytest
 
 from warmpool.errors import DeclarationError
 from warmpool.model import Dim, Model, Tensor
-from warmpool.params import Params, materialise
+from warmpool.publishing.params import Params, materialise
 
 
 def model_with(params: Any) -> Model:

@@ -13,17 +13,17 @@ from typing import Any
 import jax
 import jax.export
 
-from warmpool.affine import fitted
-from warmpool.buckets import plan
 from warmpool.errors import DeclarationError
-from warmpool.flat import FlatMethod
 from warmpool.manifest import MethodSpec, TensorSpec, bucket_name
 from warmpool.model import Dim, Model, Tensor, misdeclared
-from warmpool.modelfile import described
-from warmpool.params import Params
-from warmpool.program import Program, program_of
+from warmpool.publishing.affine import fitted
+from warmpool.publishing.buckets import plan
+from warmpool.publishing.flat import FlatMethod
+from warmpool.publishing.modelfile import described
+from warmpool.publishing.params import Params
+from warmpool.publishing.program import Program, program_of
+from warmpool.publishing.traced import check_jaxpr
 from warmpool.symbolic import compiled
-from warmpool.traced import check_jaxpr
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 ANY_BUCKET = "*"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, TensorSpec, ToleranceSpec, WeightsSpec, bucket_name
-from warmpool.subject import Case, Row, Subject, garbage, generator_of, is_mask, legal, points_of
+from warmpool.publishing.subject import Case, Row, Subject, garbage, generator_of, is_mask, legal, points_of
 
 BATCH = DimSpec(name="batch", max=8, sizes=(1, 2, 8), batch=True)
 SEQ = DimSpec(name="seq", max=8, sizes=(1, 4, 8))

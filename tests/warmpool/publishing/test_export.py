@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from jax.experimental import io_callback
 
 from warmpool.errors import DeclarationError
-from warmpool.export import Exported, export_method
 from warmpool.model import Dim, Model, Tensor
-from warmpool.params import materialise
-from warmpool.program import Program, read_program
+from warmpool.publishing.export import Exported, export_method
+from warmpool.publishing.params import materialise
+from warmpool.publishing.program import Program, read_program
 from warmpool.symbolic import shape_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -287,9 +287,9 @@ model = Model(
 PRINT_DIGEST = """
 import sys
 from pathlib import Path
-from warmpool.export import export_method
-from warmpool.modelfile import load_model
-from warmpool.params import materialise
+from warmpool.publishing.export import export_method
+from warmpool.publishing.modelfile import load_model
+from warmpool.publishing.params import materialise
 model = load_model(Path(sys.argv[1]))
 print(export_method(model, "predict", materialise(model)).programs["*"].digest)
 """

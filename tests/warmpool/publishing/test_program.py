@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cache.errors import Damaged, Foreign
-from warmpool.program import Program, program_of, read_program, without_locations
+from warmpool.publishing.program import Program, program_of, read_program, without_locations
 
 
 def doubled() -> Program:

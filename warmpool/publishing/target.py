@@ -19,13 +19,13 @@ from cache.artifact import unpack
 from cache.errors import Damaged, Foreign, NotStored
 from cache.key import digest_ingredients, executable_ingredients
 from cache.store import Store
-from warmpool.buckets import Bucket
-from warmpool.draft import Draft
-from warmpool.jobs import Entry, Jobs
-from warmpool.machines import Children, Machine, worker_threads
 from warmpool.manifest import ExecutableSpec, ProofSpec, Target, encode, executable_path, target_path
-from warmpool.progress import Progress
-from warmpool.prove import merged
+from warmpool.publishing.buckets import Bucket
+from warmpool.publishing.draft import Draft
+from warmpool.publishing.jobs import Entry, Jobs
+from warmpool.publishing.machines import Children, Machine, worker_threads
+from warmpool.publishing.progress import Progress
+from warmpool.publishing.prove import merged
 
 COMPILE_OPTIONS: dict[str, str] = {}  # part of every key; empty is what XLA does by default
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from warmpool.progress import Lines, shown_on
+from warmpool.publishing.progress import Lines, shown_on
 
 
 class Terminal(io.StringIO):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpool.manifest import ProofSpec, TensorSpec, ToleranceSpec, bucket_name
-from warmpool.subject import Case, Row, Sizes, Subject, Tensors, garbage, generator_of, is_mask
+from warmpool.publishing.subject import Case, Row, Sizes, Subject, Tensors, garbage, generator_of, is_mask
 
 Kind = Literal["platforms", "padding", "batching"]
 Run = Callable[[Tensors], Tensors]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warmpool.errors import DeclarationError
-from warmpool.modelfile import load_model
+from warmpool.publishing.modelfile import load_model
 
 MODEL = """
 from warmpool.model import Dim, Model, Tensor

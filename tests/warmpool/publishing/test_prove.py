@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, ProofSpec, TensorSpec, ToleranceSpec, WeightsSpec
-from warmpool.prove import Tally, difference, merged, nowhere_a_number, prove
-from warmpool.subject import Row, Subject, Tensors, points_of
+from warmpool.publishing.prove import Tally, difference, merged, nowhere_a_number, prove
+from warmpool.publishing.subject import Row, Subject, Tensors, points_of
 
 BATCH = DimSpec(name="batch", max=4, sizes=(1, 4), batch=True)
 SEQ = DimSpec(name="seq", max=8, sizes=(4, 8))

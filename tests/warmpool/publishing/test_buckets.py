@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpool.buckets import BUCKETS_MAX, plan, plan_all
 from warmpool.errors import DeclarationError
 from warmpool.model import Dim, Method, Model, Tensor
+from warmpool.publishing.buckets import BUCKETS_MAX, plan, plan_all
 
 SIZES = st.lists(st.integers(1, 300), min_size=1, max_size=5, unique=True).map(sorted).map(tuple)
 

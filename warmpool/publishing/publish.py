@@ -1,8 +1,8 @@
 """`warmpool publish MODEL.py --store URI`: the only command that runs an author's code.
 
-1. Read the declaration, materialise its params, export every method (`warmpool.draft`).
-2. For each kind of machine here: compile what is missing, prove it, store it (`warmpool.target`).
-3. Store weights, targets, the manifest, which makes the version visible, and that it is served (`warmpool.versions`).
+1. Read the declaration, materialise its params, export every method (`warmpool.publishing.draft`).
+2. For each kind of machine here: compile what is missing, prove it, store it (`warmpool.publishing.target`).
+3. Store weights, targets, the manifest, which makes the version visible, then what is served (`warmpool.publishing.versions`).
 
 Whatever fails or is killed before the manifest leaves nothing visible, and running it again goes on where it stopped.
 """
@@ -20,14 +20,14 @@ import msgspec
 
 from cache.errors import CacheError
 from cache.store import Store, open_store
-from warmpool.draft import make_draft
 from warmpool.errors import PublishError
-from warmpool.machines import CHOICES, Children, Limits
 from warmpool.manifest import ProofSpec
-from warmpool.modelfile import load_model
-from warmpool.progress import Progress, shown_on
-from warmpool.target import TargetMaker
-from warmpool.versions import is_published, put_programs, put_version
+from warmpool.publishing.draft import make_draft
+from warmpool.publishing.machines import CHOICES, Children, Limits
+from warmpool.publishing.modelfile import load_model
+from warmpool.publishing.progress import Progress, shown_on
+from warmpool.publishing.target import TargetMaker
+from warmpool.publishing.versions import is_published, put_programs, put_version
 
 GIB = 1 << 30
 

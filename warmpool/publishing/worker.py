@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from cache.artifact import Header, pack, unpack
 from cache.executable import Executable, Runtime, serialize
 from warmpool.manifest import Manifest, bucket_name
-from warmpool.prove import nowhere_a_number, prove
-from warmpool.subject import VARIANTS, Case, Row, Sizes, Subject, Tensors
+from warmpool.publishing.prove import nowhere_a_number, prove
+from warmpool.publishing.subject import VARIANTS, Case, Row, Sizes, Subject, Tensors
 from warmpool.symbolic import shape_of
 from warmpool.weights import map_weights
 
@@ -159,7 +159,7 @@ def _lowered(argument: Argument, manifest: Manifest, subject: Subject, sizes: Si
     """The program at concrete sizes, as `jax.jit` lowers it."""
     import jax
 
-    from warmpool.program import read_program
+    from warmpool.publishing.program import read_program
 
     exported = read_program(Path(argument["program"]).read_bytes(), argument["program_digest"])
     weights = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in manifest.weights.tensors]

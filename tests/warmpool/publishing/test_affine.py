@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpool.affine import fitted
+from warmpool.publishing.affine import fitted
 from warmpool.symbolic import shape_of
 
 SIZES = st.lists(st.integers(1, 100), min_size=2, max_size=4, unique=True)

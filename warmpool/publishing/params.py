@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from warmpool.dtypes import dtype_problem
 from warmpool.errors import DeclarationError
 from warmpool.model import Model, misdeclared
-from warmpool.modelfile import described
+from warmpool.publishing.modelfile import described
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ import pytest
 from cache.artifact import unpack
 from cache.executable import Runtime
 from warmpool.errors import DeclarationError, ProofFailed, PublishError
-from warmpool.machines import Limits
 from warmpool.manifest import Manifest, Serving, Target, executable_path, manifest_path, program_path, serving_path
 from warmpool.manifest import weights_path as stored_weights
-from warmpool.program import read_program
-from warmpool.publish import Options, Summary, publish
+from warmpool.publishing.machines import Limits
+from warmpool.publishing.program import read_program
+from warmpool.publishing.publish import Options, Summary, publish
 
 REPOSITORY = Path(__file__).parents[2]
 

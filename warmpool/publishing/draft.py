@@ -11,14 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from warmpool.buckets import Bucket, plan, plan_all
 from warmpool.errors import PublishError
-from warmpool.export import ANY_BUCKET, Exported, export_method
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, ToleranceSpec, WeightsSpec, bucket_name, encode
 from warmpool.model import Dim, Model
-from warmpool.params import materialise
-from warmpool.program import Program
-from warmpool.subject import Subject, points_of
+from warmpool.publishing.buckets import Bucket, plan, plan_all
+from warmpool.publishing.export import ANY_BUCKET, Exported, export_method
+from warmpool.publishing.params import materialise
+from warmpool.publishing.program import Program
+from warmpool.publishing.subject import Subject, points_of
 from warmpool.weights import write_weights
 
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -9,10 +9,10 @@ import msgspec
 from cache.errors import Damaged, Foreign, NotStored
 from cache.store import Store
 from warmpool import manifest as stored
-from warmpool.draft import Draft
 from warmpool.errors import PublishError
 from warmpool.manifest import Manifest, Serving, Target, encode
-from warmpool.program import read_program
+from warmpool.publishing.draft import Draft
+from warmpool.publishing.program import read_program
 from warmpool.weights import digest_file
 
 

@@ -72,7 +72,7 @@ class Children:
         self._stack.close()
 
     def run(self, entry: str, argument: dict[str, Any], what: str) -> dict[str, Any]:
-        """Run `warmpool.worker:entry` in a child.
+        """Run `warmpool.publishing.worker:entry` in a child.
 
         Args:
             entry: The function's name.
@@ -87,7 +87,7 @@ class Children:
         limits = _OUR_OWN if entry == "describe" else self.limits
         try:
             return zygote.run(
-                f"warmpool.worker:{entry}",
+                f"warmpool.publishing.worker:{entry}",
                 argument,
                 wall_s_max=limits.wall_s_max,
                 memory_bytes_max=limits.memory_bytes_max,

@@ -15,7 +15,7 @@ import numpy as np
 
 from warmpool.dtypes import dtype_problem
 from warmpool.model import NAME, Method, Model, misdeclared
-from warmpool.params import Params
+from warmpool.publishing.params import Params
 
 OUTPUT = "output"  # what the one tensor of a method that returns no dict is called
 
