@@ -2,7 +2,7 @@
 
 1. Read the declaration, materialise its params, export every method (`warmpool.publishing.draft`).
 2. For each kind of machine here: compile what is missing, prove it, store it (`warmpool.publishing.target`).
-3. Store weights, targets, then the manifest, which makes it visible, and that it is served (`warmpool.publishing.versions`).
+3. Store weights, targets, then the manifest, which makes the version visible (`warmpool.publishing.versions`).
 
 Whatever fails or is killed before the manifest leaves nothing visible, and running it again goes on where it stopped.
 """
