@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from warmpool import messages
@@ -27,14 +27,18 @@ RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane come
 
 
 class Batcher:
-    """Waiting parts by method, and the lanes that take them, in order of preference."""
+    """Waiting parts by method and by the lane that is to run them, and the lanes in order of preference.
+
+    A part waits for the first lane that holds a warm executable for it, or for none yet. So what a busy lane or a
+    missing executable holds up is held up alone; what is queued where is decided anew when what is warm changes.
+    """
 
     def __init__(self, rows_max: int, finished: Callable[[Batch, LaneProxy], None]) -> None:
         self.lanes: Sequence[LaneProxy] = ()
         self.open = False  # until the weights are known to be whole, nothing runs
         self.rows_waiting = 0
         self._rows_max = rows_max
-        self._queues: dict[ServedMethod, deque[Part]] = {}
+        self._queues: dict[tuple[ServedMethod, LaneProxy | None], deque[Part]] = {}
         self._finished = finished
 
     def __repr__(self) -> str:
@@ -61,25 +65,34 @@ class Batcher:
         if self.rows_waiting + part.rows > self._rows_max:
             raise Overloaded(f"{self.rows_waiting} rows wait, {self._rows_max} may")
         self._refuse_hopeless(part)
-        if self._preferred(part) is None:
-            part.cold = True
-        queue = self._queues.setdefault(part.method, deque())
-        self._wait(part, queue.append)
-        self.pump()
+        part.cold = self._preferred(part) is None
+        self._wait(part)
+        self._pump()
         try:
             async with asyncio.timeout_at(part.deadline_s):
                 return await part.answer
         except TimeoutError:
             raise DeadlineExceeded("the request's time ran out before it was answered") from None
         finally:
-            if part.waiting:  # cancelled or late before it ran: its rows leave at once
-                self._take(queue, part)
+            if part.queue is not None:  # cancelled or late before it ran: its rows leave at once
+                self._take(part)
 
-    def pump(self) -> None:
-        """Give every idle lane a batch, if there is one for it."""
-        for lane in self.lanes if self.open else ():
-            if lane.idle and (batch := self._form(lane)):
-                lane.submit(batch)
+    def changed(self) -> None:
+        """What lanes hold or may come to hold has changed: decide anew where every part waits, if at all."""
+        waiting = [part for queue in self._queues.values() for part in queue]
+        for part in waiting:
+            self._take(part)
+        self._queues.clear()
+        for part in sorted(waiting, key=lambda part: part.arrived_ns):
+            if part.answer.done():
+                continue
+            try:
+                self._refuse_hopeless(part)
+            except NotWarm as error:
+                part.answer.set_exception(error)
+            else:
+                self._wait(part)
+        self._pump()
 
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
         """Settle the parts of a batch with its results."""
@@ -104,42 +117,46 @@ class Batcher:
                 )
             )
         self._finished(batch, lane)
-        self.pump()
+        self._pump()
 
     def failed(self, batch: Batch | None, reason: str) -> None:
         """Run a failed batch's parts once more; fail those that had their second chance."""
-        for part in reversed(batch.parts if batch else ()):
+        for part in batch.parts if batch else ():
             if part.answer.done():
                 continue
             if part.runs >= RUNS_MAX:
                 part.answer.set_exception(LaneFailed(f"it was run {part.runs} times and failed; last: {reason}"))
             else:
-                self._wait(part, self._queues[part.method].appendleft)
-        self.sweep()
-        self.pump()
+                self._wait(part)
+        self.changed()
 
-    def sweep(self) -> None:
-        """Fail waiting parts that no lane can come to cover any more."""
-        for queue in self._queues.values():
-            for part in [part for part in queue if not part.answer.done()]:
-                try:
-                    self._refuse_hopeless(part)
-                except NotWarm as error:
-                    part.answer.set_exception(error)
+    def withdraw(self, methods: Iterable[ServedMethod], reason: str) -> None:
+        """Fail what waits for methods that turn out not to be fit to serve."""
+        for method in methods:
+            self._settle(NotWarm(reason, retry_after_s=10.0), method)
 
     def close(self) -> None:
         """Settle everything that still waits: the instance is going."""
-        for queue in self._queues.values():
-            for part in queue:
+        self._settle(NotWarm("the instance is shutting down"))
+
+    def _settle(self, error: NotWarm, method: ServedMethod | None = None) -> None:
+        for (queued, _), queue in self._queues.items():
+            for part in queue if method in {None, queued} else ():
                 if not part.answer.done():
-                    part.answer.set_exception(NotWarm("the instance is shutting down"))
+                    part.answer.set_exception(error)
+
+    def _pump(self) -> None:
+        """Give every idle lane a batch, if there is one for it."""
+        for lane in self.lanes if self.open else ():
+            if lane.idle and (batch := self._form(lane)):
+                lane.submit(batch)
 
     def _form(self, lane: LaneProxy) -> Batch | None:
         """The next batch for a lane: of the method whose first waiting part has waited longest."""
-        heads = [queue for queue in self._queues.values() if self._head_for(queue, lane)]
-        if not heads:
+        queues = [queue for (_, taker), queue in self._queues.items() if taker is lane and self._has_head(queue)]
+        if not queues:
             return None
-        queue = min(heads, key=lambda queue: queue[0].arrived_ns)
+        queue = min(queues, key=lambda queue: queue[0].arrived_ns)
         method = queue[0].method
         waiting = [part for part in islice(queue, GATHER_PARTS_MAX) if not part.answer.done()]
         chosen = gather([part.need for part in waiting], lane.warm[method], method.batch if method.mergeable else None)
@@ -147,14 +164,14 @@ class Batcher:
         indices, executable = chosen
         parts = [waiting[index] for index in indices]
         for part in parts:
-            self._take(queue, part)
+            self._take(part)
             part.runs += 1
         return Batch(method=method, parts=parts, executable=executable, formed_ns=time.time_ns())
 
-    def _head_for(self, queue: deque[Part], lane: LaneProxy) -> bool:
+    def _has_head(self, queue: deque[Part]) -> bool:
         while queue and queue[0].answer.done():
-            self._take(queue, queue[0])
-        return bool(queue) and self._preferred(queue[0]) is lane
+            self._take(queue[0])
+        return bool(queue)
 
     def _preferred(self, part: Part) -> LaneProxy | None:
         """The first lane that holds a warm executable for it; the CPU's only where the primary has none."""
@@ -171,12 +188,13 @@ class Batcher:
                 retry_after_s=10.0,
             )
 
-    def _wait(self, part: Part, append: Callable[[Part], None]) -> None:
-        append(part)
-        part.waiting = True
+    def _wait(self, part: Part) -> None:
+        part.queue = self._queues.setdefault((part.method, self._preferred(part)), deque())
+        part.queue.append(part)
         self.rows_waiting += part.rows
 
-    def _take(self, queue: deque[Part], part: Part) -> None:
-        queue.remove(part)
-        part.waiting = False
+    def _take(self, part: Part) -> None:
+        assert part.queue is not None
+        part.queue.remove(part)
+        part.queue = None
         self.rows_waiting -= part.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,8 @@ class PartResult:
 class Part:
     """Rows of one request that run together: all of them, or as many as fit the largest bucket.
 
-    `need` has the size of every dimension of the method, rows included; `inputs` follow the manifest's order.
+    `need` has the size of every dimension of the method, rows included; `inputs` follow the manifest's order. `queue`
+    is where it waits.
     """
 
     method: ServedMethod
@@ -51,7 +53,7 @@ class Part:
     answer: asyncio.Future[PartResult]
     cold: bool = False
     runs: int = 0
-    waiting: bool = False
+    queue: deque[Part] | None = None
 
     @property
     def rows(self) -> int:

@@ -176,17 +176,18 @@ class Instance:
         plan_ns = time.time_ns()
         self._load(lane, Fingerprint(fingerprint))
         start.add(f"{lane.name} lane", [messages.Stage("plan", plan_ns, time.time_ns())])
+        self.batcher.changed()
 
     def progressed(self, lane: LaneProxy, what: str, stages: list[messages.Stage]) -> None:
         self._starts[lane.name].add(f"{lane.name} lane: {what}", stages)
         self._check_ready(lane)
-        self.batcher.pump()
+        self.batcher.changed()
 
     def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
         log.error(
             "executable cannot be made warm", extra={"lane": lane.name, "executable": loadable.title, "reason": reason}
         )
-        self.batcher.sweep()
+        self.batcher.changed()
 
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
         self.batcher.finished(lane, batch, done)
@@ -210,10 +211,11 @@ class Instance:
                 log.exception("model cannot be served", extra={"model": name})
                 catalog.problems[name] = str(error)
                 del catalog.models[name]
+                self.batcher.withdraw(model.methods.values(), f"model {name!r} cannot be served; see /v1/status")
         self.cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
         self._weights_verified = self.batcher.open = True
         self._check_ready(self.lanes[0])
-        self.batcher.pump()
+        self.batcher.changed()
 
     def _load(self, lane: LaneProxy, fingerprint: Fingerprint) -> None:
         """Give a lane its plan."""

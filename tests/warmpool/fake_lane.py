@@ -1,0 +1,163 @@
+"""A lane without a process, and a loop whose clock the test moves: what a batcher decides can be seen step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import numpy as np
+
+from tests.warmpool.served import part
+from warmpool import messages
+from warmpool.batcher import Batcher
+from warmpool.batches import Batch, Part, PartResult
+from warmpool.catalog import ServedMethod
+from warmpool.lanes import LaneProxy
+from warmpool.selection import Candidate, Sizes, covers
+
+
+class FakeLane:
+    """The part of LaneProxy that a batcher uses. It doubles every input; `finish`, `fail` and `die` are the test's.
+
+    Like an arena, its memory is overwritten by the next batch.
+    """
+
+    def __init__(self, name: str, batcher: Batcher) -> None:
+        self.name = name
+        self.warm: defaultdict[ServedMethod, list[Candidate]] = defaultdict(list)
+        self.plan: defaultdict[ServedMethod, list[dict[str, int]]] = defaultdict(list)
+        self.known = True
+        self.alive = True
+        self.batch: Batch | None = None
+        self.batches: list[Batch] = []
+        self._batcher = batcher
+        self._memory: list[np.ndarray] = []
+
+    def __repr__(self) -> str:
+        return f"<FakeLane {self.name}>"
+
+    @property
+    def idle(self) -> bool:
+        return self.alive and self.batch is None
+
+    def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
+        return not self.known or any(covers(bucket, need) for bucket in self.plan[method])
+
+    def submit(self, batch: Batch) -> None:
+        assert self.idle, self
+        for array in self._memory:
+            array.fill(99)
+        sizes = batch.executable.bucket
+        assert batch.executable in self.warm[batch.method], "it is not warm here"
+        inputs = [np.empty(shape, dtype) for dtype, shape in batch.method.inputs_of(sizes)]
+        batch.fill(inputs)
+        batch.sent_ns = batch.formed_ns
+        self._memory = [np.array(inputs[0] * 2) for _ in batch.method.spec.outputs]
+        self.batch = batch
+        self.batches.append(batch)
+
+    def results(self, batch: Batch) -> list[np.ndarray]:
+        return self._memory
+
+    # What the test does to it
+
+    def plans(self, method: ServedMethod, *buckets: dict[str, int]) -> FakeLane:
+        self.plan[method].extend(buckets)
+        return self
+
+    def warms(self, method: ServedMethod, cost_us: float = 10.0, **bucket: int) -> FakeLane:
+        """An executable is warm from now on; a batch costs the same whatever its size, unless the test says so."""
+        if bucket not in self.plan[method]:
+            self.plan[method].append(bucket)
+        self.warm[method].append(Candidate(len(self.warm[method]), bucket, cost_us))
+        self._batcher.changed()
+        return self
+
+    def finish(self) -> None:
+        batch, self.batch = self.batch, None
+        assert batch is not None
+        self._batcher.finished(cast("LaneProxy", self), batch, messages.Done(start_ns=1, end_ns=2))
+
+    def fail(self, reason: str = "it broke") -> None:
+        batch, self.batch = self.batch, None
+        assert batch is not None
+        self._batcher.failed(batch, reason)
+
+    def die(self, *, stays_unknown: bool = True) -> None:
+        """Like a killed process: nothing is warm, and until another has said hello anything may come."""
+        batch, self.batch = self.batch, None
+        self.warm.clear()
+        self.alive = False
+        self.known = not stays_unknown
+        if self.known:
+            self.plan.clear()
+        self._batcher.failed(batch, f"the {self.name} lane died")
+
+    @property
+    def rows(self) -> list[list[Any]]:
+        """What each of its batches was made of: the first input of every part."""
+        return [[one.inputs[0].tolist() for one in batch.parts] for batch in self.batches]
+
+
+class World:
+    """A batcher, a primary and a CPU lane, and a caller. Has to be made in a running loop."""
+
+    def __init__(self, rows_max: int = 1000) -> None:
+        self.finished: list[tuple[Batch, str]] = []
+        self.batcher = Batcher(rows_max, lambda batch, lane: self.finished.append((batch, lane.name)))
+        self.primary, self.cpu = FakeLane("primary", self.batcher), FakeLane("cpu", self.batcher)
+        self.batcher.lanes = cast("list[LaneProxy]", [self.primary, self.cpu])
+        self.batcher.open = True
+        self.parts: dict[asyncio.Task[PartResult], Part] = {}
+        self._arrivals = itertools.count()
+
+    async def ask(
+        self, served: ServedMethod, values: Any, *, wait_s: float = 1e6, **sizes: int
+    ) -> asyncio.Task[PartResult]:
+        """A caller's task that has run until it waits."""
+        array = np.array(values, np.int32)
+        need = {name: sizes.get(name, len(array)) for name in served.dims}
+        loop = asyncio.get_running_loop()
+        one = part(served, need, [array], arrived_ns=next(self._arrivals), deadline_s=loop.time() + wait_s)
+        task = loop.create_task(self.batcher.run(one))
+        self.parts[task] = one
+        await rest()
+        return task
+
+
+class ManualLoop(asyncio.SelectorEventLoop):
+    """Its clock stands still until a test moves it."""
+
+    now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+async def rest() -> None:
+    """Let everything that can run now run."""
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+async def pass_s(seconds: float) -> None:
+    """Let time pass, and run what was due."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, ManualLoop)
+    loop.now_s += seconds
+    await rest()
+
+
+def manual_clock(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """An async test, run on a loop whose clock stands still."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        with asyncio.Runner(loop_factory=ManualLoop) as runner:
+            runner.run(test(*arguments, **named))  # type: ignore[arg-type]
+
+    return run
