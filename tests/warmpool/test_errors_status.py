@@ -42,8 +42,8 @@ def subclasses(kind):
 
 def tree():
     """Every error that any file of warmpool defines."""
-    for module in pkgutil.iter_modules(warmpool.__path__):
-        importlib.import_module(f"warmpool.{module.name}")
+    for module in pkgutil.walk_packages(warmpool.__path__, "warmpool."):
+        importlib.import_module(module.name)
     return [kind for kind in subclasses(WarmpoolError) if kind.__module__.startswith("warmpool.")]
 
 

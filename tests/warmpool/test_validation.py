@@ -64,6 +64,12 @@ def test_right_inputs_become_arrays_in_the_manifests_order_and_sizes():
     ]
 
 
+def test_sizes_are_in_the_order_of_the_models_dimensions_whatever_the_inputs_order():
+    served = method([tensor("table", "int8", "seq"), tensor("x", "int8", "batch")], [tensor("y", "int8", "batch")])
+    _, sizes = validated(served, {"table": wire(np.ones(3, np.int8)), "x": wire(np.ones(2, np.int8))})
+    assert list(sizes.items()) == [("batch", 2), ("seq", 3)]
+
+
 def test_the_arrays_are_views_of_the_body():
     data = np.arange(3, dtype=np.int32)
     (array,), _ = validated(doubling(), {"x": Tensor("INT32", (3,), memoryview(data).cast("B"))})
