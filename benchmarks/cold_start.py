@@ -1,8 +1,9 @@
 """Cold start with warm caches on both sides: exec to the first correct answer, and exec to every bucket ready.
 
-Each round has three fresh processes: ours (both times), the peer asked for one exact shape, and the peer told to warm
-the same buckets before it listens. One round before the first fills what a second start finds (bytecode, page cache,
-the peer's compilation cache); it is kept in the raw results and counted nowhere.
+Each round has fresh processes: ours (both times), and of each peer one that is asked for one exact shape and one that
+is told to warm the same buckets before it listens. The targets are against the peer that serves the same Flax function;
+one that was written again without flax stands beside it. One round before the first fills what a second start finds
+(bytecode, page cache, the peer's compilation cache); it is kept in the raw results and counted nowhere.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ class Round:
     load_average: float
     ours_first_s: float
     ours_all_s: float
-    peer_first_s: float
-    peer_all_s: float
+    flax_first_s: float
+    flax_all_s: float
+    plain_first_s: float
+    plain_all_s: float
     ours_served: dict[str, Any]
-    peer_compiles: tuple[dict[str, int], dict[str, int]]
+    peer_compiles: tuple[dict[str, int], ...]
     trace: list[spans.Span] = field(repr=False)
 
 
@@ -57,7 +60,7 @@ class ColdStart:
 
     @classmethod
     def prepare(cls, folders: Folders) -> ColdStart:
-        store = folders.store("embed")
+        store = folders.store("embed", "benchmarks/twelve.py")
         buckets = [(batch, seq) for batch, seq in buckets_of(model_in(store, "embed"))]
         assert len(buckets) >= BUCKETS_MIN, buckets
         return cls(folders, store, sentence(), buckets)
@@ -65,16 +68,20 @@ class ColdStart:
     def round(self) -> Round:
         load_average = os.getloadavg()[0]
         first_s, all_s, served, trace = self.ours()
-        peer_first_s, compiles = self.peer()
-        peer_all_s, compiles_all = self.peer(self.buckets)
+        flax_first_s, first = self.peer("flax")
+        flax_all_s, second = self.peer("flax", self.buckets)
+        plain_first_s, third = self.peer("plain")
+        plain_all_s, fourth = self.peer("plain", self.buckets)
         return Round(
             load_average=load_average,
             ours_first_s=first_s,
             ours_all_s=all_s,
-            peer_first_s=peer_first_s,
-            peer_all_s=peer_all_s,
+            flax_first_s=flax_first_s,
+            flax_all_s=flax_all_s,
+            plain_first_s=plain_first_s,
+            plain_all_s=plain_all_s,
             ours_served=served,
-            peer_compiles=(compiles, compiles_all),
+            peer_compiles=(first, second, third, fourth),
             trace=trace,
         )
 
@@ -88,9 +95,9 @@ class ColdStart:
             traces = msgspec.json.decode(ask_once(server.port, TRACES).body)
         return answered_s - server.exec_s, ready_s - server.exec_s, served, spans.cold_start(traces)
 
-    def peer(self, buckets: Sequence[tuple[int, int]] = ()) -> tuple[float, dict[str, int]]:
-        """First answer of the peer, which with buckets comes after it has run them all, and what it compiled."""
-        with peer(self.folders.peer_cache, self.folders.log("peer"), buckets) as server:
+    def peer(self, model: str, buckets: Sequence[tuple[int, int]] = ()) -> tuple[float, dict[str, int]]:
+        """First answer of a peer, which with buckets comes after it has run them all, and what it compiled."""
+        with peer(model, self.folders.peer_cache, self.folders.log("peer"), buckets) as server:
             response, answered_s = first_answer(server, self.question.peer_request())
             self.question.check_peer(response, server.name)
             compiles: dict[str, int] = msgspec.json.decode(ask_once(server.port, COMPILES).body)
@@ -119,8 +126,8 @@ def run(folders: Folders, rounds: int, say: Say) -> Report:
             raise ValueError(f"the peer's cache was not warm: {one.peer_compiles}")
         measured.append(one)
         say(
-            f"cold start {number}/{rounds}: first answer {one.ours_first_s:.3f} s, peer {one.peer_first_s:.3f} s; "
-            f"{len(cold_start.buckets)} buckets {one.ours_all_s:.3f} s, peer {one.peer_all_s:.3f} s"
+            f"cold start {number}/{rounds}: first answer {one.ours_first_s:.3f} s, peer {one.flax_first_s:.3f} s; "
+            f"{len(cold_start.buckets)} buckets {one.ours_all_s:.3f} s, peer {one.flax_all_s:.3f} s"
         )
     raw = {"buckets": cold_start.buckets, "before": asdict(before), "rounds": [asdict(one) for one in measured]}
     return Report("cold start, embed, warm caches", figures_of(measured, len(cold_start.buckets)), raw)
@@ -132,16 +139,18 @@ def figures_of(measured: Sequence[Round], bucket_count: int) -> list[Figure]:
     def column(name: str) -> list[float]:
         return [getattr(one, name) for one in measured]
 
-    every = f"all {bucket_count} buckets"
-    ours_first, ours_all = column("ours_first_s"), column("ours_all_s")
-    peer_first, peer_all = column("peer_first_s"), column("peer_all_s")
+    first, every = "exec to first answer", f"exec to all {bucket_count} buckets ready"
     figures = [
-        Figure("exec to first answer, warmpool", "s", tuple(ours_first)),
-        Figure("exec to first answer, FastAPI + jit", "s", tuple(peer_first)),
-        ratios("exec to first answer, FastAPI + jit over warmpool", peer_first, ours_first, Target("at least", 1.5)),
-        Figure(f"exec to {every} ready, warmpool", "s", tuple(ours_all)),
-        Figure(f"exec to {every} ready, FastAPI + jit", "s", tuple(peer_all)),
-        ratios(f"exec to {every} ready, FastAPI + jit over warmpool", peer_all, ours_all, Target("at least", 5)),
+        Figure(f"{first}, warmpool", "s", tuple(column("ours_first_s"))),
+        Figure(f"{first}, FastAPI + jit", "s", tuple(column("flax_first_s"))),
+        Figure(f"{first}, FastAPI + jit, without flax", "s", tuple(column("plain_first_s"))),
+        ratios(f"{first}, peer over warmpool", column("flax_first_s"), column("ours_first_s"), Target("at least", 1.5)),
+        ratios(f"{first}, peer without flax over warmpool", column("plain_first_s"), column("ours_first_s")),
+        Figure(f"{every}, warmpool", "s", tuple(column("ours_all_s"))),
+        Figure(f"{every}, FastAPI + jit", "s", tuple(column("flax_all_s"))),
+        Figure(f"{every}, FastAPI + jit, without flax", "s", tuple(column("plain_all_s"))),
+        ratios(f"{every}, peer over warmpool", column("flax_all_s"), column("ours_all_s"), Target("at least", 5)),
+        ratios(f"{every}, peer without flax over warmpool", column("plain_all_s"), column("ours_all_s")),
         Figure(
             "leaf spans of the cold start over its wall time",
             "",

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from examples.embed.files import model_folder
+
 LAYERS = 6
 HEADS = 12
 EPSILON = 1e-12
@@ -55,11 +57,11 @@ def pair(tensors: Tensors, *names: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(weights, axis=1), np.concatenate(biases, axis=1)
 
 
-def load_params(path: Path) -> dict[str, Any]:
-    """All weights, on the device."""
-    tensors = map_tensors(path)
+def load_params() -> dict[str, Any]:
+    """All weights, mapped."""
+    tensors = map_tensors(model_folder() / "model.safetensors")
     table = "embeddings.{}_embeddings.weight"
-    params = {
+    return {
         "word": tensors[table.format("word")],
         "position": tensors[table.format("position")],
         "token_type": tensors[table.format("token_type")],
@@ -73,7 +75,6 @@ def load_params(path: Path) -> dict[str, Any]:
             "output_norm": pair(tensors, "output.LayerNorm"),
         },
     }
-    return jax.block_until_ready(jax.device_put(params))
 
 
 def norm(hidden: jax.Array, scale_bias: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -1,13 +1,15 @@
 """The peer: the server that a good engineer writes by hand today, FastAPI around `jax.jit` with JAX's persistent cache.
 
-It is meant to be as fast as this design can be: weights are mapped, no framework beside jax is imported, every compile
-is kept on disk whatever it took, and uvicorn has its fast parser and loop. Without buckets it computes the exact shape
-that it is asked for; with buckets it runs each of them before it listens, and pads requests into them.
+It is meant to be as fast as this design can be: every compile is kept on disk whatever it took, and uvicorn has its
+fast parser and loop. The model is "flax", the very function and params that warmpool publishes, or "plain", the same
+arithmetic written again without flax, from mapped weights. Without buckets it computes the exact shape that it is asked
+for; with buckets it runs each of them before it listens, and pads requests into them.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -18,9 +20,9 @@ import numpy as np
 import uvicorn
 from fastapi import Body, FastAPI, Response
 
-from benchmarks.peer_bert import load_params, predict
-from examples.embed.files import model_folder
 from examples.loopback import HOST
+
+MODELS = {"flax": "examples.embed.model", "plain": "benchmarks.peer_bert"}
 
 Rows = Annotated[list[list[int]], Body()]
 
@@ -28,9 +30,10 @@ Rows = Annotated[list[list[int]], Body()]
 class Embedder:
     """The model on its device, and what of it is compiled."""
 
-    def __init__(self, buckets: Sequence[tuple[int, int]]) -> None:
-        self.params = load_params(model_folder() / "model.safetensors")
-        self.jitted = jax.jit(predict)
+    def __init__(self, model: str, buckets: Sequence[tuple[int, int]]) -> None:
+        module = importlib.import_module(MODELS[model])
+        self.params = jax.device_put(module.load_params())
+        self.jitted = jax.jit(module.predict)
         self.buckets = sorted(buckets, key=lambda bucket: bucket[0] * bucket[1])
         for bucket in self.buckets:
             self.run(np.zeros(bucket, np.int32), np.ones(bucket, np.int32))
@@ -83,6 +86,7 @@ def make_app(embedder: Embedder, compiles: CompileCounts) -> FastAPI:
 def main(arguments: Sequence[str]) -> None:
     """Serve until a signal."""
     parser = argparse.ArgumentParser(prog="peer")
+    parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--cache", required=True, help="folder of JAX's persistent compilation cache")
     parser.add_argument("--buckets", nargs="*", default=[], help="BATCHxSEQ, each run before the server listens")
@@ -92,7 +96,7 @@ def main(arguments: Sequence[str]) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compiles = CompileCounts()
     pairs = [bucket.split("x") for bucket in options.buckets]
-    embedder = Embedder([(int(batch), int(seq)) for batch, seq in pairs])
+    embedder = Embedder(options.model, [(int(batch), int(seq)) for batch, seq in pairs])
     app = make_app(embedder, compiles)
     uvicorn.run(
         app, host=HOST, port=options.port, loop="uvloop", http="httptools", log_level="warning", access_log=False

@@ -80,13 +80,14 @@ def warmpool(store: Path, log: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def peer(cache: Path, log: Path, buckets: Sequence[tuple[int, int]] = ()) -> Iterator[Server]:
-    """The hand-written server; with buckets, it warms them before it listens."""
+def peer(model: str, cache: Path, log: Path, buckets: Sequence[tuple[int, int]] = ()) -> Iterator[Server]:
+    """The hand-written server around a model ("flax" or "plain"); with buckets, it warms them before it listens."""
     port = free_port()
     # Imported, not run as a script, so that its bytecode is cached like that of an installed command.
     code = "import sys; from benchmarks.peer_fastapi import main; main(sys.argv[1:])"
     warmed = [f"{batch}x{seq}" for batch, seq in buckets]
-    command = [sys.executable, "-c", code, "--port", str(port), "--cache", str(cache), "--buckets", *warmed]
+    options = ["--model", model, "--port", str(port), "--cache", str(cache)]
+    command = [sys.executable, "-c", code, *options, "--buckets", *warmed]
     # Without this, jax looks for accelerators first.
     with running("FastAPI + jit", command, port, log, {"JAX_PLATFORMS": "cpu"}) as server:
         yield server

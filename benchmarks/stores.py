@@ -24,10 +24,13 @@ class Folders:
 
     root: Path
 
-    def store(self, model: str) -> Path:
-        """A store with the stable version of one example, published now; what is there already compiles nothing."""
-        store = self.root / model
-        command = [console_script("warmpool"), "publish", f"examples/{model}/model.py", "--store", str(store)]
+    def store(self, model: str, file: str = "") -> Path:
+        """A store with one example or file as stable version, published now; a second time compiles nothing."""
+        store = self.root / (file.replace("/", "-").removesuffix(".py") or model)
+        command = [
+            *(console_script("warmpool"), "publish", file or f"examples/{model}/model.py"),
+            *("--store", str(store)),
+        ]
         # Its words go to standard error: standard output may be read by a program.
         subprocess.run(command, cwd=_ROOT, check=True, timeout=PUBLISH_S_MAX, stdout=sys.stderr)
         return store
