@@ -19,6 +19,7 @@ from warmpool.arena import regions
 from warmpool.datatypes import OF_DTYPE
 from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Serving, Target, TensorSpec
 from warmpool.symbolic import shape_of
+from warmpool.weights import file_identity
 
 log = logging.getLogger(__name__)
 
@@ -103,14 +104,20 @@ def read_target(store: Store, model: ServedModel, fingerprint_digest: str) -> Ta
         return None
 
 
-def verify_weights(model: ServedModel) -> None:
-    """Read the weights blob and compare its digest (this also brings it into the page cache). Raises Damaged."""
+def verify_weights(model: ServedModel) -> str:
+    """Read the weights blob and compare its digest, which also brings it into the page cache; the file's identity.
+
+    Raises:
+        Damaged: its content is another one.
+    """
+    identity = file_identity(model.weights_file)
     with model.weights_file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != model.manifest.weights.digest:
         raise Damaged(
             f"weights of {model.key}", f"their digest is {found[:16]}, not {model.manifest.weights.digest[:16]}"
         )
+    return identity
 
 
 def load_order(targets: dict[str, Target]) -> list[tuple[str, ExecutableSpec]]:

@@ -62,6 +62,7 @@ class Instance:
         self._zygote = zygote
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
         self._weights_verified = False
+        self._weights_identities: dict[str, str] = {}
         self._zygote_ready_ns = 0
         self._zygote_early_deaths = 0
 
@@ -117,7 +118,7 @@ class Instance:
             reasons[""] = "the instance is draining"
         elif not self._weights_verified:
             reasons[""] = "the instance is starting"
-        elif not catalog.models:
+        elif not reasons and not catalog.models:
             reasons[""] = "no model is published in the store"
         for name, model in catalog.models.items():
             if not self.model_ready(model):
@@ -187,6 +188,7 @@ class Instance:
         log.error(
             "executable cannot be made warm", extra={"lane": lane.name, "executable": loadable.title, "reason": reason}
         )
+        self._check_ready(lane)
         self.batcher.changed()
 
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
@@ -206,10 +208,10 @@ class Instance:
         catalog = self.dataplane.catalog
         for name, model in list(catalog.models.items()):
             try:
-                await asyncio.to_thread(verify_weights, model)
+                self._weights_identities[model.key] = await asyncio.to_thread(verify_weights, model)
             except (CacheError, OSError) as error:
                 log.exception("model cannot be served", extra={"model": name})
-                catalog.problems[name] = str(error)
+                catalog.problems[name] = str(error) if isinstance(error, CacheError) else "its weights cannot be read"
                 del catalog.models[name]
                 self.batcher.withdraw(model.methods.values(), f"model {name!r} cannot be served; see /v1/status")
         self.cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
@@ -232,7 +234,7 @@ class Instance:
                 plan.missing[model.manifest.model] = "it was not published for this kind of machine; publish it on one"
                 continue
             targets[key] = target
-            plan.add_weights(model)
+            plan.add_weights(model, self._weights_identities.get(key, ""))
         for key, spec in load_order(targets):
             if lane is self.lanes[0] or spec.ladder:
                 self._add(plan, models[key], spec)
@@ -243,16 +245,16 @@ class Instance:
         try:
             plan.add(model, spec, os.fspath(self.store.local_path(executable_path(spec.key))))
         except CacheError as error:
-            plan.missing[model.manifest.model] = str(error)
+            plan.add(model, spec, "", absent=str(error))
             log.exception("executable is missing", extra={"model": model.key})
 
     def _check_ready(self, lane: LaneProxy) -> None:
-        """Close the trace of the lane's start once it holds every model's minimum set and the weights are whole."""
+        """The lane's start is over once it has tried every model's minimum set and the weights are verified."""
         start = self._starts.get(lane.name)
-        models = self.dataplane.catalog.models.values()
+        models = self.dataplane.catalog.models
         if start is None or start.end_ns is not None or lane.load_plan is None or not self._weights_verified:
             return
-        if not all(self._holds_minimum(lane, model) for model in models):
+        if any(reason is None for name in models for _, reason in lane.minimum(name)):
             return
         start.end_ns = time.time_ns()
         self.traces.record_cold_start(start.trace(start.end_ns))
@@ -268,19 +270,19 @@ class Instance:
             cpu.start()
 
     def _holds_minimum(self, lane: LaneProxy, model: ServedModel) -> bool:
-        plan = lane.load_plan
-        if plan is None or model.manifest.model in plan.missing:
+        name = model.manifest.model
+        if lane.load_plan is None or name in lane.load_plan.missing:
             return False
-        warm = {id(candidate) for method in model.methods.values() for candidate in lane.warm.get(method, ())}
-        return all(
-            id(loadable.candidate) in warm
-            for loadable in plan.loadables.values()
-            if loadable.minimum and loadable.method.model == model.manifest.model
-        )
+        return all(reason == "" for _, reason in lane.minimum(name))
 
     def _missing(self, model: ServedModel) -> str:
+        """Why the primary lane cannot come to hold the model's minimum set, "" if nothing is known to be wrong."""
         plan = self.lanes[0].load_plan if self.lanes else None
-        return plan.missing.get(model.manifest.model, "") if plan else ""
+        if plan is None:
+            return ""
+        name = model.manifest.model
+        cold = (f"{loadable.title}: {reason}" for loadable, reason in self.lanes[0].minimum(name) if reason)
+        return plan.missing.get(name) or next(cold, "")
 
     # The zygote
 

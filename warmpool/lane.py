@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.artifact import unpack
-from cache.errors import CacheError, Foreign
+from cache.errors import CacheError, Damaged, Foreign
 from cache.executable import Buffer, Executable, Runtime
 from warmpool import messages
 from warmpool.arena import Arena, Region, regions
 from warmpool.manifest import Manifest
-from warmpool.weights import map_weights
+from warmpool.weights import digest_file, file_identity, map_weights
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -56,6 +56,7 @@ class Lane:
         self.channel = channel
         self.warm: dict[int, _Warm] = {}
         self.weights: dict[str, list[Buffer]] = {}
+        self.unmapped: dict[str, str] = {}
         self._loads: queue.SimpleQueue[messages.Load | messages.Weights] = queue.SimpleQueue()
 
     def serve(self, stages: list[messages.Stage]) -> None:
@@ -98,14 +99,19 @@ class Lane:
         try:
             with _staged(stages, "weights"):
                 spec = msgspec.json.decode(Path(message.manifest_path).read_bytes(), type=Manifest).weights
-                arrays = map_weights(Path(message.weights_path), spec)
-                self.weights[message.version] = [self.runtime.put(array) for array in arrays]
-        except (OSError, ValueError) as error:
-            return messages.Mapped(version=message.version, stages=stages, reason=str(error))
+                file = Path(message.weights_path)
+                if message.verified not in {"", file_identity(file)} and digest_file(file) != spec.digest:
+                    raise Damaged(f"weights of {message.version}", "they changed since they were verified")
+                self.weights[message.version] = [self.runtime.put(array) for array in map_weights(file, spec)]
+        except (CacheError, OSError, ValueError) as error:
+            reason = self.unmapped[message.version] = f"its weights cannot be mapped: {_reason(error)}"
+            return messages.Mapped(version=message.version, stages=stages, reason=reason)
         return messages.Mapped(version=message.version, stages=stages)
 
     def _load(self, load: messages.Load) -> messages.Warm | messages.Cold:
         stages: list[messages.Stage] = []
+        if load.version in self.unmapped:
+            return messages.Cold(executable=load.executable, reason=self.unmapped[load.version], damaged=False)
         try:
             with _staged(stages, "fetch"):
                 data = Path(load.artifact_path).read_bytes()
@@ -116,7 +122,8 @@ class Lane:
             with _staged(stages, "first run"):
                 self._first_run(warm)
         except (CacheError, OSError) as error:
-            return messages.Cold(executable=load.executable, reason=str(error), damaged=isinstance(error, CacheError))
+            damaged = isinstance(error, CacheError)
+            return messages.Cold(executable=load.executable, reason=_reason(error), damaged=damaged)
         self.warm[load.executable] = warm
         return messages.Warm(executable=load.executable, stages=stages)
 
@@ -161,6 +168,11 @@ def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone: so is the reason to be
         lane.serve(stages)
     os._exit(0)  # the loader may be inside XLA, which does not take part in an orderly exit
+
+
+def _reason(error: Exception) -> str:
+    """What may be told of an error: the system's own text names paths."""
+    return error.strerror or "it cannot be read" if isinstance(error, OSError) else str(error)
 
 
 def _zeros(region: Region) -> NDArray[Any]:

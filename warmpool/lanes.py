@@ -54,20 +54,25 @@ class Loadable:
 
 @dataclass(slots=True)
 class LoadPlan:
-    """What a lane of one fingerprint is to hold, in load order, and why models are missing from it."""
+    """What a lane of one fingerprint is to hold, in load order; why models are missing from it, and executables."""
 
     work: list[messages.Weights | messages.Load] = field(default_factory=list)
     loadables: dict[int, Loadable] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    absent: dict[int, str] = field(default_factory=dict)
 
-    def add_weights(self, model: ServedModel) -> None:
+    def add_weights(self, model: ServedModel, verified: str) -> None:
         self.work.append(
             messages.Weights(
-                version=model.key, manifest_path=str(model.manifest_file), weights_path=str(model.weights_file)
+                version=model.key,
+                manifest_path=str(model.manifest_file),
+                weights_path=str(model.weights_file),
+                verified=verified,
             )
         )
 
-    def add(self, model: ServedModel, spec: ExecutableSpec, artifact_file: str) -> None:
+    def add(self, model: ServedModel, spec: ExecutableSpec, artifact_file: str, absent: str = "") -> None:
+        """Plan an executable; `absent` says why there is nothing to load."""
         method = model.methods[spec.method]
         number = len(self.loadables)
         inputs, outputs = method.inputs_of(spec.bucket), method.outputs_of(spec.bucket)
@@ -80,7 +85,10 @@ class LoadPlan:
             outputs=outputs,
         )
         placed = regions(inputs)
-        self.work.append(message)
+        if absent:
+            self.absent[number] = absent
+        else:
+            self.work.append(message)
         self.loadables[number] = Loadable(
             candidate=Candidate(number, spec.bucket, spec.cost_us),
             method=method,
@@ -152,6 +160,16 @@ class LaneProxy:
         """Whether everything that it is to hold was tried."""
         return self.load_plan is not None and not self._work and self._in_flight == 0
 
+    def minimum(self, model: str) -> list[tuple[Loadable, str | None]]:
+        """The model's minimum set in the plan: "" for what is warm, why for what cannot be, None for what will be."""
+        if self.load_plan is None:
+            return []
+        return [
+            (loadable, "" if loadable.candidate in self.warm[loadable.method] else self.cold_reasons.get(number))
+            for number, loadable in self.load_plan.loadables.items()
+            if loadable.minimum and loadable.method.model == model
+        ]
+
     def start(self) -> None:
         """Fork the lane's process."""
         self.state = "starting"
@@ -175,6 +193,7 @@ class LaneProxy:
         """Begin to load what the plan says, in its order."""
         self.load_plan = plan
         self._work = deque(plan.work)
+        self.cold_reasons = dict(plan.absent)
         self.state = "loading" if self._work else "warm"
         self._load_more()
 

@@ -26,11 +26,16 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Weights(Message, frozen=True):
-    """Map the weights blob of a manifest and put it on the device; `version` names it in later messages."""
+    """Map the weights blob of a manifest and put it on the device; `version` names it in later messages.
+
+    `verified` is the identity of the file that the front found whole: the lane itself has to verify any other. It is ""
+    while the front still verifies, and runs nothing before it has.
+    """
 
     version: str
     manifest_path: str
     weights_path: str
+    verified: str
 
 
 class Load(Message, frozen=True):

@@ -59,6 +59,12 @@ def map_weights(path: Path, spec: WeightsSpec) -> list[NDArray[Any]]:
     return [_view(mapped, tensor) for tensor in spec.tensors]
 
 
+def file_identity(path: Path) -> str:
+    """What differs between a file and the one that takes its place, or itself once written to."""
+    status = path.stat()
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+
+
 def digest_file(path: Path) -> str:
     """SHA-256 (hex) of a file's content."""
     with path.open("rb") as stream:
