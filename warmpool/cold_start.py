@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from warmpool.messages import Stage
@@ -30,39 +31,47 @@ class ColdStart:
 
     def trace(self, end_ns: int) -> Trace:
         """The trace of everything up to now."""
-        root = new_span_id()
-        spans = [
+        return _trace(self.name, self.start_ns, end_ns, self._groups)
+
+    def fill_trace(self, name: str) -> Trace | None:
+        """The trace of what began after the end, if anything did."""
+        assert self.end_ns is not None, self.name
+        later = {
+            group: stages
+            for group, stages in self._groups.items()
+            if min(stage.start_ns for stage in stages) >= self.end_ns
+        }
+        if not later:
+            return None
+        return _trace(name, self.end_ns, max(stage.end_ns for stages in later.values() for stage in stages), later)
+
+
+def _trace(name: str, start_ns: int, end_ns: int, groups: Mapping[str, list[Stage]]) -> Trace:
+    root = new_span_id()
+    cold = {"warmpool.cold": True}
+    spans = [Span(name=name, span_id=root, parent_id="", start_ns=start_ns, end_ns=end_ns, attributes=cold)]
+    for group, stages in groups.items():
+        parent = new_span_id()
+        spans.append(
             Span(
-                name=self.name,
-                span_id=root,
-                parent_id="",
-                start_ns=self.start_ns,
-                end_ns=end_ns,
-                attributes={"warmpool.cold": True},
+                name=group,
+                span_id=parent,
+                parent_id=root,
+                start_ns=min(stage.start_ns for stage in stages),
+                end_ns=max(stage.end_ns for stage in stages),
             )
+        )
+        spans += [
+            Span(
+                name=stage.name,
+                span_id=new_span_id(),
+                parent_id=parent,
+                start_ns=stage.start_ns,
+                end_ns=stage.end_ns,
+            )
+            for stage in stages
         ]
-        for group, stages in self._groups.items():
-            parent = new_span_id()
-            spans.append(
-                Span(
-                    name=group,
-                    span_id=parent,
-                    parent_id=root,
-                    start_ns=min(stage.start_ns for stage in stages),
-                    end_ns=max(stage.end_ns for stage in stages),
-                )
-            )
-            spans += [
-                Span(
-                    name=stage.name,
-                    span_id=new_span_id(),
-                    parent_id=parent,
-                    start_ns=stage.start_ns,
-                    end_ns=stage.end_ns,
-                )
-                for stage in stages
-            ]
-        return Trace(trace_id=new_trace_id(), spans=spans)
+    return Trace(trace_id=new_trace_id(), spans=spans)
 
 
 def process_start_ns() -> int:

@@ -6,8 +6,11 @@ their way, so that a cold start does not wait for it.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -34,6 +37,8 @@ from warmpool.tracing import trace_context
 
 if TYPE_CHECKING:
     from warmpool.instance import Instance
+
+log = logging.getLogger(__name__)
 
 STATUS: dict[type[WarmpoolError], grpc.StatusCode] = {
     BadInput: grpc.StatusCode.INVALID_ARGUMENT,
@@ -81,6 +86,26 @@ async def start_grpc(instance: Instance, host: str, port: int) -> grpc.aio.Serve
     return server
 
 
+def guarded(method: Callable[[Any, Any, Any], Awaitable[Any]]) -> Callable[[Any, Any, Any], Awaitable[Any]]:
+    """A method of the protocol whose known errors become their statuses; what nobody expected is the log's alone."""
+
+    @functools.wraps(method)
+    async def answer(self: Servicer, request: Any, context: Any) -> Any:
+        trailing: tuple[tuple[str, str], ...] = ()
+        try:
+            return await method(self, request, context)
+        except WarmpoolError as error:
+            code, message = _code(error), str(error)
+            if isinstance(error, RetryLater):
+                trailing = (("retry-after", str(max(1, round(error.retry_after_s)))),)
+        except Exception:
+            log.exception("call failed", extra={"method": method.__name__})
+            code, message = grpc.StatusCode.INTERNAL, "internal error"
+        await context.abort(code, message, trailing)
+
+    return answer
+
+
 class Servicer(service.GRPCInferenceServiceServicer):
     """The protocol's methods; their names are the protocol's."""
 
@@ -96,18 +121,14 @@ class Servicer(service.GRPCInferenceServiceServicer):
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
         return protocol.ServerMetadataResponse(name="warmpool", version=__version__)
 
+    @guarded
     async def ModelReady(self, request: Any, context: Any) -> Any:
-        try:
-            model = self.instance.dataplane.model(request.name.partition(":")[0], request.version or None)
-        except WarmpoolError as error:
-            return await _abort(context, error)
-        return protocol.ModelReadyResponse(ready=self.instance.model_ready(model))
+        method = self.instance.dataplane.method(request.name, request.version or None)
+        return protocol.ModelReadyResponse(ready=self.instance.model_ready(self.instance.dataplane.model(method.model)))
 
+    @guarded
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
-        try:
-            method = self.instance.dataplane.method(request.name, request.version or None)
-        except WarmpoolError as error:
-            return await _abort(context, error)
+        method = self.instance.dataplane.method(request.name, request.version or None)
         return protocol.ModelMetadataResponse(
             name=request.name,
             versions=[method.version],
@@ -116,24 +137,27 @@ class Servicer(service.GRPCInferenceServiceServicer):
             outputs=[protocol.ModelMetadataResponse.TensorMetadata(**metadata(spec)) for spec in method.spec.outputs],
         )
 
+    @guarded
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         trace_id, parent_id = trace_context(headers.get("traceparent"))
         start_ns = time.time_ns()
-        answer, failure = None, None
+        answer, code = None, grpc.StatusCode.CANCELLED  # what it stays where the caller goes away
         try:
             method = self.instance.dataplane.method(request.model_name, request.model_version or None)
             wanted = [output.name for output in request.outputs]
             timeout_s = _timeout_s(context, self.instance.settings.deadline_ms / 1000)
             answer = await self.instance.dataplane.infer(method, _tensors(request), wanted=wanted, timeout_s=timeout_s)
-        except WarmpoolError as error:
-            failure = error
-        code = grpc.StatusCode.OK if failure is None else _code(failure)
-        response = _response(request, answer, trace_id) if answer else None
-        self.instance.record_request(
-            trace_id, parent_id, start_ns=start_ns, answer=answer, model=request.model_name, status=code.name
-        )
-        return response if failure is None else await _abort(context, failure)
+            response = _response(request, answer, trace_id)
+            code = grpc.StatusCode.OK
+        except Exception as error:
+            code = _code(error)
+            raise
+        finally:
+            self.instance.record_request(
+                trace_id, parent_id, start_ns=start_ns, answer=answer, model=request.model_name, status=code.name
+            )
+        return response
 
 
 def _response(request: Any, answer: Any, trace_id: str) -> Any:
@@ -159,22 +183,29 @@ def _tensors(request: Any) -> dict[str, Tensor]:
         if given.name in tensors:
             raise BadInput.about(f"{field}.name", given.name, "each name once")
         shape = tuple(given.shape)
-        count = element_count(shape, field)
+        size = element_count(shape, field) * datatype_named(given.datatype, field).item_bytes
         if not raw:
-            tensors[given.name] = Tensor.of(given.datatype, _contents(given, field), shape, field=field)
+            tensors[given.name] = _typed(given, shape, field)
             continue
-        size = count * datatype_named(given.datatype, field).item_bytes
+        if given.contents.ListFields():
+            raise BadInput.about(f"{field}.contents", "numbers", "none beside raw_input_contents")
         if len(raw[index]) != size:
             raise BadInput.about(f"raw_input_contents[{index}]", f"{len(raw[index])} bytes", f"{size} bytes")
         tensors[given.name] = Tensor(given.datatype, shape, raw[index])
     return tensors
 
 
-def _contents(given: Any, field: str) -> list[Any]:
+def _typed(given: Any, shape: tuple[int, ...], field: str) -> Tensor:
     name = _CONTENTS.get(given.datatype)
     if name is None:
-        raise BadInput(f"{field}: {given.datatype[:16]!r} has no typed contents; send raw_input_contents")
-    return list(getattr(given.contents, name))
+        raise BadInput(f"{field}: {given.datatype} has no typed contents; send raw_input_contents")
+    for other, values in given.contents.ListFields():
+        if other.name != name:
+            raise BadInput.about(
+                f"{field}.contents.{other.name}", f"{len(values)} values", f"{name} of {given.datatype}"
+            )
+    values = list(getattr(given.contents, name))
+    return Tensor.of(given.datatype, values, shape, field=f"{field}.contents.{name}")
 
 
 def _set_parameter(parameter: Any, value: Any) -> None:
@@ -184,7 +215,7 @@ def _set_parameter(parameter: Any, value: Any) -> None:
         case int():
             parameter.int64_param = value
         case float():
-            parameter.string_param = repr(value)  # this version of the protocol has no parameter for floats
+            parameter.double_param = value
         case _:
             parameter.string_param = str(value)
 
@@ -195,10 +226,5 @@ def _timeout_s(context: Any, default_s: float) -> float:
     return default_s if remaining_s is None or not math.isfinite(remaining_s) else max(remaining_s, 0.0)
 
 
-def _code(error: WarmpoolError) -> grpc.StatusCode:
+def _code(error: Exception) -> grpc.StatusCode:
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), grpc.StatusCode.INTERNAL)
-
-
-async def _abort(context: Any, error: WarmpoolError) -> Any:
-    trailing = (("retry-after", str(max(1, round(error.retry_after_s)))),) if isinstance(error, RetryLater) else ()
-    await context.abort(_code(error), str(error), trailing)

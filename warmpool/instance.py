@@ -1,8 +1,8 @@
 """One instance: the front, its lanes, and the order in which they come up and go down.
 
 start: the zygote imports while the front reads the catalog and verifies weights; the primary lane is forked as soon as
-the zygote can; what it is to hold is known when both are done. The CPU lane starts once the primary has its minimum
-set (or has failed), so that the two do not compete for the first answer.
+the zygote can. The CPU lane starts once the primary has tried everything, or has died: beside a primary that loads it
+would only take its cores.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cache.store import Store
 from warmpool import __version__, messages
 from warmpool.batcher import Batcher
 from warmpool.batches import Batch
-from warmpool.catalog import ServedModel, load_order, read_catalog, read_target, verify_weights
+from warmpool.catalog import ServedModel, read_catalog, verify_weights
 from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
-from warmpool.lanes import LaneProxy, Loadable, LoadPlan
-from warmpool.manifest import Target, executable_path
+from warmpool.lanes import LaneProxy
+from warmpool.load_plan import Loadable, plan_loads
 from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
 from warmpool.tracing import Traces
@@ -175,13 +175,23 @@ class Instance:
         first = stages[0].start_ns
         start.add(f"{lane.name} lane", [messages.Stage("fork", min(self._forkable_ns(lane), first), first), *stages])
         plan_ns = time.time_ns()
-        self._load(lane, Fingerprint(fingerprint))
+        plan = plan_loads(
+            self.store,
+            self.dataplane.catalog.models.values(),
+            Fingerprint(fingerprint),
+            verified=self._weights_identities,
+            ladder_only=lane is not self.lanes[0],
+        )
+        lane.load(plan)
         start.add(f"{lane.name} lane", [messages.Stage("plan", plan_ns, time.time_ns())])
+        self._check_ready(lane)
+        self._check_filled(lane)
         self.batcher.changed()
 
     def progressed(self, lane: LaneProxy, what: str, stages: list[messages.Stage]) -> None:
         self._starts[lane.name].add(f"{lane.name} lane: {what}", stages)
         self._check_ready(lane)
+        self._check_filled(lane)
         self.batcher.changed()
 
     def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
@@ -189,6 +199,7 @@ class Instance:
             "executable cannot be made warm", extra={"lane": lane.name, "executable": loadable.title, "reason": reason}
         )
         self._check_ready(lane)
+        self._check_filled(lane)
         self.batcher.changed()
 
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
@@ -217,36 +228,8 @@ class Instance:
         self.cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
         self._weights_verified = self.batcher.open = True
         self._check_ready(self.lanes[0])
+        self._check_filled(self.lanes[0])
         self.batcher.changed()
-
-    def _load(self, lane: LaneProxy, fingerprint: Fingerprint) -> None:
-        """Give a lane its plan."""
-        plan = LoadPlan()
-        targets: dict[str, Target] = {}
-        models = {model.key: model for model in self.dataplane.catalog.models.values()}
-        for key, model in models.items():
-            try:
-                target = read_target(self.store, model, fingerprint.digest)
-            except CacheError as error:
-                plan.missing[model.manifest.model] = str(error)
-                continue
-            if target is None:
-                plan.missing[model.manifest.model] = "it was not published for this kind of machine; publish it on one"
-                continue
-            targets[key] = target
-            plan.add_weights(model, self._weights_identities.get(key, ""))
-        for key, spec in load_order(targets):
-            if lane is self.lanes[0] or spec.ladder:
-                self._add(plan, models[key], spec)
-        lane.load(plan)
-        self._check_ready(lane)
-
-    def _add(self, plan: LoadPlan, model: ServedModel, spec: Any) -> None:
-        try:
-            plan.add(model, spec, os.fspath(self.store.local_path(executable_path(spec.key))))
-        except CacheError as error:
-            plan.add(model, spec, "", absent=str(error))
-            log.exception("executable is missing", extra={"model": model.key})
 
     def _check_ready(self, lane: LaneProxy) -> None:
         """The lane's start is over once it has tried every model's minimum set and the weights are verified."""
@@ -262,6 +245,16 @@ class Instance:
             self.settled.set()
             if self.state == "starting":
                 self.state = "serving"
+
+    def _check_filled(self, lane: LaneProxy) -> None:
+        """Keep the trace of what a lane loaded after it was ready, once it has tried everything."""
+        start = self._starts.get(lane.name)
+        if start is None or start.end_ns is None or not lane.loaded:
+            return
+        del self._starts[lane.name]
+        if fill := start.fill_trace(f"{lane.name} lane fill"):
+            self.traces.record_cold_start(fill)
+        if lane is self.lanes[0]:
             self._start_cpu_lane()
 
     def _start_cpu_lane(self) -> None:

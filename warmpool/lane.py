@@ -1,7 +1,7 @@
 """A lane: the process that owns a device and runs warm executables. It never traces, compiles or sees user code.
 
-The main thread waits for a batch, runs it and answers. A second thread makes executables warm, so that a lane serves
-while it still loads; XLA releases the interpreter lock for both.
+The main thread waits for a batch, runs it and answers. Two more make executables warm, so that a lane serves while it
+still loads; XLA releases the interpreter lock for all of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from warmpool.arena import Arena, Region, regions
 from warmpool.manifest import Manifest
 from warmpool.weights import digest_file, file_identity, map_weights
 
+LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -55,20 +57,22 @@ class Lane:
         self.arena = arena
         self.channel = channel
         self.warm: dict[int, _Warm] = {}
-        self.weights: dict[str, list[Buffer]] = {}
-        self.unmapped: dict[str, str] = {}
+        self.weights: dict[str, Future[list[Buffer]]] = {}
         self._loads: queue.SimpleQueue[messages.Load | messages.Weights] = queue.SimpleQueue()
 
     def serve(self, stages: list[messages.Stage]) -> None:
         """Say hello with the stages so far, then answer messages until told to stop or the front is gone."""
         self._send(messages.Hello(fingerprint=dict(self.fingerprint.ingredients), stages=stages))
-        loader = threading.Thread(target=self._load_all, name="loader", daemon=True)
-        loader.start()
+        for number in range(LOADERS):
+            threading.Thread(target=self._load_all, name=f"loader {number}", daemon=True).start()
         while data := self.channel.recv(messages.MESSAGE_BYTES_MAX):
             match messages.decode_from_front(data):
                 case messages.Run() as run:
                     self._send(self._run(self.warm[run.executable]))
-                case messages.Load() | messages.Weights() as load:
+                case messages.Weights() as weights:
+                    self.weights[weights.version] = Future()
+                    self._loads.put(weights)
+                case messages.Load() as load:
                     self._loads.put(load)
                 case messages.Ask():
                     self._send(self._answer())
@@ -102,28 +106,28 @@ class Lane:
                 file = Path(message.weights_path)
                 if message.verified not in {"", file_identity(file)} and digest_file(file) != spec.digest:
                     raise Damaged(f"weights of {message.version}", "they changed since they were verified")
-                self.weights[message.version] = [self.runtime.put(array) for array in map_weights(file, spec)]
+                buffers = [self.runtime.put(array) for array in map_weights(file, spec)]
         except (CacheError, OSError, ValueError) as error:
-            reason = self.unmapped[message.version] = f"its weights cannot be mapped: {_reason(error)}"
+            reason = f"its weights cannot be mapped: {_reason(error)}"
+            self.weights[message.version].set_exception(CacheError(reason))
             return messages.Mapped(version=message.version, stages=stages, reason=reason)
+        self.weights[message.version].set_result(buffers)
         return messages.Mapped(version=message.version, stages=stages)
 
     def _load(self, load: messages.Load) -> messages.Warm | messages.Cold:
         stages: list[messages.Stage] = []
-        if load.version in self.unmapped:
-            return messages.Cold(executable=load.executable, reason=self.unmapped[load.version], damaged=False)
         try:
             with _staged(stages, "fetch"):
                 data = Path(load.artifact_path).read_bytes()
             with _staged(stages, "verify"):
                 payload = self._verified(data, load.key)
             with _staged(stages, "load"):
-                warm = _Warm(self.runtime.load(payload), self.weights[load.version], load)
+                executable = self.runtime.load(payload)
+            warm = _Warm(executable, self.weights[load.version].result(), load)
             with _staged(stages, "first run"):
                 self._first_run(warm)
         except (CacheError, OSError) as error:
-            damaged = isinstance(error, CacheError)
-            return messages.Cold(executable=load.executable, reason=_reason(error), damaged=damaged)
+            return messages.Cold(executable=load.executable, reason=_reason(error))
         self.warm[load.executable] = warm
         return messages.Warm(executable=load.executable, stages=stages)
 

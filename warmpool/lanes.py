@@ -14,17 +14,16 @@ import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from warmpool import messages
-from warmpool.arena import Arena, Region, regions
+from warmpool.arena import Arena
 from warmpool.batches import Batch
-from warmpool.catalog import ServedMethod, ServedModel
+from warmpool.catalog import ServedMethod
 from warmpool.forking import Zygote
-from warmpool.manifest import ExecutableSpec, bucket_name
+from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.selection import Candidate, Sizes, covers
 
 if TYPE_CHECKING:
@@ -34,69 +33,6 @@ log = logging.getLogger(__name__)
 
 RESTART_DELAY_S_MAX = 5.0
 _HEALTHY_S = 1.0  # a lane that lived this long is restarted at once
-
-
-@dataclass(frozen=True, slots=True)
-class Loadable:
-    """An executable that a lane is to hold, with everything the lane and the front need to know of it."""
-
-    candidate: Candidate
-    method: ServedMethod
-    message: messages.Load
-    minimum: bool
-    inputs: list[Region]
-    outputs: list[Region]
-
-    @property
-    def title(self) -> str:
-        return f"{self.method.model}:{self.method.name} {bucket_name(self.candidate.bucket)}"
-
-
-@dataclass(slots=True)
-class LoadPlan:
-    """What a lane of one fingerprint is to hold, in load order; why models are missing from it, and executables."""
-
-    work: list[messages.Weights | messages.Load] = field(default_factory=list)
-    loadables: dict[int, Loadable] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    absent: dict[int, str] = field(default_factory=dict)
-
-    def add_weights(self, model: ServedModel, verified: str) -> None:
-        self.work.append(
-            messages.Weights(
-                version=model.key,
-                manifest_path=str(model.manifest_file),
-                weights_path=str(model.weights_file),
-                verified=verified,
-            )
-        )
-
-    def add(self, model: ServedModel, spec: ExecutableSpec, artifact_file: str, absent: str = "") -> None:
-        """Plan an executable; `absent` says why there is nothing to load."""
-        method = model.methods[spec.method]
-        number = len(self.loadables)
-        inputs, outputs = method.inputs_of(spec.bucket), method.outputs_of(spec.bucket)
-        message = messages.Load(
-            executable=number,
-            version=model.key,
-            artifact_path=artifact_file,
-            key=spec.key,
-            inputs=inputs,
-            outputs=outputs,
-        )
-        placed = regions(inputs)
-        if absent:
-            self.absent[number] = absent
-        else:
-            self.work.append(message)
-        self.loadables[number] = Loadable(
-            candidate=Candidate(number, spec.bucket, spec.cost_us),
-            method=method,
-            message=message,
-            minimum=spec.minimum,
-            inputs=placed,
-            outputs=regions(outputs, placed[-1].end if placed else 0),
-        )
 
 
 class Watcher(Protocol):
@@ -311,7 +247,12 @@ class LaneProxy:
                 self._watcher.damaged(self, loadable, message.reason)
 
     def _load_more(self) -> None:
-        while self._work and self._in_flight < messages.LOADS_IN_FLIGHT_MAX:
+        """Keep the loaders busy; one alone while the minimum set is not done, since two would slow each other."""
+        assert self.load_plan is not None
+        models = {loadable.method.model for loadable in self.load_plan.loadables.values()}
+        waiting = any(reason is None for model in models for _, reason in self.minimum(model))
+        in_flight_max = 1 if waiting else messages.LOADS_IN_FLIGHT_MAX
+        while self._work and self._in_flight < in_flight_max:
             self._in_flight += 1
             self._send(self._work.popleft())
 

@@ -86,11 +86,10 @@ class Warm(Message, frozen=True):
 
 
 class Cold(Message, frozen=True):
-    """An executable could not be made warm. `damaged`: the stored bytes are at fault."""
+    """An executable could not be made warm."""
 
     executable: int
     reason: str
-    damaged: bool
 
 
 class Done(Message, frozen=True):
@@ -130,7 +129,7 @@ FromFront = Weights | Load | Run | Ask | Stop
 FromLane = Hello | Mapped | Warm | Cold | Done | Failed | Answer
 
 MESSAGE_BYTES_MAX = 1 << 17
-LOADS_IN_FLIGHT_MAX = 2
+LOADS_IN_FLIGHT_MAX = 3
 
 encode = msgspec.json.Encoder().encode
 decode_from_front = msgspec.json.Decoder(FromFront).decode

@@ -32,7 +32,7 @@ from_lane = (
     st.builds(messages.Hello, fingerprint=st.dictionaries(texts, texts, max_size=3), stages=stages)
     | st.builds(messages.Mapped, version=texts, stages=stages, reason=texts)
     | st.builds(messages.Warm, executable=counts, stages=stages)
-    | st.builds(messages.Cold, executable=counts, reason=texts, damaged=st.booleans())
+    | st.builds(messages.Cold, executable=counts, reason=texts)
     | st.builds(messages.Done, start_ns=counts, end_ns=counts)
     | st.builds(messages.Failed, reason=texts)
     | st.builds(messages.Answer, compiles=counts, executables=counts, resident_bytes=counts)
@@ -83,7 +83,7 @@ def test_the_largest_messages_fit_into_the_channel_that_front_and_lane_have():
     many = tuple((f"tensor{number}", (64, 128, 256, 512)) for number in range(1024))
     large = [
         messages.Hello(fingerprint=dict(fingerprint), stages=[Stage("client", 2**63, 2**63)] * 8),
-        messages.Cold(executable=1, reason=shown, damaged=True),
+        messages.Cold(executable=1, reason=shown),
         messages.Load(
             executable=1, version="v" * 100, artifact_path="p" * 4096, key="k" * 64, inputs=many, outputs=many
         ),

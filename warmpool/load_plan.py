@@ -1,0 +1,133 @@
+"""What a lane is to load, and in which order: made from the catalog and the target of the lane's fingerprint."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cache.errors import CacheError
+from cache.fingerprint import Fingerprint
+from cache.store import Store
+from warmpool import messages
+from warmpool.arena import Region, regions
+from warmpool.catalog import ServedMethod, ServedModel, load_order, read_target
+from warmpool.manifest import ExecutableSpec, Target, bucket_name, executable_path
+from warmpool.selection import Candidate
+
+log = logging.getLogger(__name__)
+
+NOT_PUBLISHED = "it was not published for this kind of machine; publish it on one"
+
+
+@dataclass(frozen=True, slots=True)
+class Loadable:
+    """An executable that a lane is to hold, with everything the lane and the front need to know of it."""
+
+    candidate: Candidate
+    method: ServedMethod
+    message: messages.Load
+    minimum: bool
+    inputs: list[Region]
+    outputs: list[Region]
+
+    @property
+    def title(self) -> str:
+        return f"{self.method.model}:{self.method.name} {bucket_name(self.candidate.bucket)}"
+
+
+@dataclass(slots=True)
+class LoadPlan:
+    """What a lane of one fingerprint is to hold.
+
+    `work` is in load order; `missing` says why a model is not part of it, `absent` why an executable cannot be loaded.
+    """
+
+    work: list[messages.Weights | messages.Load] = field(default_factory=list)
+    loadables: dict[int, Loadable] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    absent: dict[int, str] = field(default_factory=dict)
+
+    def add_weights(self, model: ServedModel, verified: str) -> None:
+        """Plan a version's weights; `verified` names the file that was verified, if it was."""
+        self.work.append(
+            messages.Weights(
+                version=model.key,
+                manifest_path=str(model.manifest_file),
+                weights_path=str(model.weights_file),
+                verified=verified,
+            )
+        )
+
+    def add(self, model: ServedModel, spec: ExecutableSpec, artifact_file: str, absent: str = "") -> None:
+        """Plan an executable; `absent` says why there is nothing to load."""
+        method = model.methods[spec.method]
+        number = len(self.loadables)
+        inputs, outputs = method.inputs_of(spec.bucket), method.outputs_of(spec.bucket)
+        message = messages.Load(
+            executable=number,
+            version=model.key,
+            artifact_path=artifact_file,
+            key=spec.key,
+            inputs=inputs,
+            outputs=outputs,
+        )
+        placed = regions(inputs)
+        if absent:
+            self.absent[number] = absent
+        else:
+            self.work.append(message)
+        self.loadables[number] = Loadable(
+            candidate=Candidate(number, spec.bucket, spec.cost_us),
+            method=method,
+            message=message,
+            minimum=spec.minimum,
+            inputs=placed,
+            outputs=regions(outputs, placed[-1].end if placed else 0),
+        )
+
+
+def plan_loads(
+    store: Store,
+    models: Iterable[ServedModel],
+    fingerprint: Fingerprint,
+    *,
+    verified: Mapping[str, str],
+    ladder_only: bool,
+) -> LoadPlan:
+    """The plan of a lane.
+
+    Args:
+        store: where targets and artifacts are.
+        models: what the instance serves.
+        fingerprint: of the lane.
+        verified: by model key, which weights file was verified.
+        ladder_only: whether the lane holds the ladder alone, as the CPU lane does.
+    """
+    plan = LoadPlan()
+    targets: dict[str, Target] = {}
+    by_key = {model.key: model for model in models}
+    for key, model in by_key.items():
+        try:
+            target = read_target(store, model, fingerprint.digest)
+        except CacheError as error:
+            plan.missing[model.manifest.model] = str(error)
+            continue
+        if target is None:
+            plan.missing[model.manifest.model] = NOT_PUBLISHED
+            continue
+        targets[key] = target
+        plan.add_weights(model, verified.get(key, ""))
+    for key, spec in load_order(targets):
+        if spec.ladder or not ladder_only:
+            _add(plan, store, by_key[key], spec)
+    return plan
+
+
+def _add(plan: LoadPlan, store: Store, model: ServedModel, spec: ExecutableSpec) -> None:
+    try:
+        plan.add(model, spec, os.fspath(store.local_path(executable_path(spec.key))))
+    except CacheError as error:
+        plan.add(model, spec, "", absent=str(error))
+        log.exception("executable is missing", extra={"model": model.key})
