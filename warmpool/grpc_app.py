@@ -78,8 +78,9 @@ async def start_grpc(instance: Instance, host: str, port: int) -> grpc.aio.Serve
         ]
     )
     service.add_GRPCInferenceServiceServicer_to_server(Servicer(instance), server)
+    address = f"[{host}]" if ":" in host else host  # IPv6
     try:
-        server.add_insecure_port(f"{host}:{port}")
+        server.add_insecure_port(f"{address}:{port}")
     except RuntimeError:
         raise PortTaken("grpc_port", host, port, "address in use") from None
     await server.start()
@@ -101,7 +102,7 @@ def guarded(method: Callable[[Any, Any, Any], Awaitable[Any]]) -> Callable[[Any,
         except Exception:
             log.exception("call failed", extra={"method": method.__name__})
             code, message = grpc.StatusCode.INTERNAL, "internal error"
-        await context.abort(code, message, trailing)
+        return await context.abort(code, message, trailing)  # raises
 
     return answer
 
@@ -201,9 +202,8 @@ def _typed(given: Any, shape: tuple[int, ...], field: str) -> Tensor:
         raise BadInput(f"{field}: {given.datatype} has no typed contents; send raw_input_contents")
     for other, values in given.contents.ListFields():
         if other.name != name:
-            raise BadInput.about(
-                f"{field}.contents.{other.name}", f"{len(values)} values", f"{name} of {given.datatype}"
-            )
+            allowed = f"{given.datatype} in {name}"
+            raise BadInput.about(f"{field}.contents.{other.name}", f"{len(values)} numbers", allowed)
     values = list(getattr(given.contents, name))
     return Tensor.of(given.datatype, values, shape, field=f"{field}.contents.{name}")
 
