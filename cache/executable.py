@@ -64,7 +64,8 @@ class Runtime:
         from jaxlib import xla_client
 
         client: Any = xla_client.make_cpu_client()
-        return cls(client, client.local_devices()[0], lambda: 0)
+        compiles_seen = _count_compiles() if sys.modules.get("jax") else lambda: 0
+        return cls(client, client.local_devices()[0], compiles_seen)
 
     @property
     def platform(self) -> str:
