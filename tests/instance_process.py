@@ -51,6 +51,21 @@ def alive(pid: int) -> bool:
         return False
 
 
+# Python runs this at its start: the zygote's then waits for a file, and what comes before it is ready can be seen.
+_GATE = """
+import os, sys, time
+if "warmpool.zygote" in sys.orig_argv:
+    while not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.005)
+"""
+
+
+def zygote_gate(folder: Path) -> tuple[Path, dict[str, str]]:
+    """A file that zygotes wait for, and the environment that makes them."""
+    (folder / "sitecustomize.py").write_text(_GATE)
+    return folder / "gate", {"PYTHONPATH": str(folder), "GATE": str(folder / "gate")}
+
+
 class Reply(NamedTuple):
     """An HTTP response, read whole."""
 

@@ -13,19 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.instance_process import InstanceProcess, free_port, serving, tensors, wait_until
+from tests.instance_process import InstanceProcess, free_port, serving, tensors, wait_until, zygote_gate
 from warmpool.manifest import Serving, encode
 
 SLOW_STEPS = 800_000_000  # most of a second
 STOP_S_MAX = 10.0
-
-# A start of Python that waits for a file where it is the zygote's: what comes before it is ready can then be seen.
-GATE = """
-import os, sys, time
-if "warmpool.zygote" in sys.orig_argv:
-    while not os.path.exists(os.environ["GATE"]):
-        time.sleep(0.005)
-"""
 
 
 def refused(*flags, **environment):
@@ -57,9 +49,8 @@ def taken():
 @pytest.fixture
 def gated(tiny_store, tmp_path):
     """An instance whose zygote does not start before `gate` exists."""
-    (tmp_path / "sitecustomize.py").write_text(GATE)
-    gate = tmp_path / "gate"
-    with InstanceProcess(tiny_store, tmp_path / "log", PYTHONPATH=str(tmp_path), GATE=str(gate)) as instance:
+    gate, environment = zygote_gate(tmp_path)
+    with InstanceProcess(tiny_store, tmp_path / "log", **environment) as instance:
         wait_until(lambda: instance.answers("/v2/health/live") == 200)
         yield instance, gate
         gate.touch()
