@@ -96,12 +96,26 @@ def read_catalog(store: Store) -> Catalog:
 
 
 def read_target(store: Store, model: ServedModel, fingerprint_digest: str) -> Target | None:
-    """What this kind of machine has for the model, or None if it was never published for it."""
+    """What this kind of machine has for the model, or None if it was never published for it.
+
+    Raises:
+        Damaged: it cannot be read, or has an executable for which the manifest has no method, dimension or room.
+    """
     path = stored.target_path(model.manifest.model, model.manifest.version, fingerprint_digest)
     try:
-        return _decoded(store.get(path), Target, path)
+        target = _decoded(store.get(path), Target, path)
     except NotStored:
         return None
+    for spec in target.executables:
+        if not _fits(model.methods.get(spec.method), spec.bucket):
+            raise Damaged(path, f"its {spec.method!r} {stored.bucket_name(spec.bucket)} does not fit the manifest")
+    return target
+
+
+def _fits(method: ServedMethod | None, bucket: dict[str, int]) -> bool:
+    if method is None or bucket.keys() != method.dims.keys():
+        return False
+    return all(1 <= size <= method.dims[name].sizes[-1] for name, size in bucket.items())
 
 
 def verify_weights(model: ServedModel) -> str:

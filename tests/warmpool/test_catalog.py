@@ -12,54 +12,17 @@ import pytest
 
 from cache.errors import Damaged, StoreUnavailable
 from cache.store import LocalStore
-from tests.warmpool.served import BATCH, SEQ, method, tensor
+from tests.warmpool.served import method, tensor
+from tests.warmpool.stored_version import PREDICT, WEIGHTS, executable, put, target
 from warmpool import manifest as stored
 from warmpool.arena import regions
 from warmpool.catalog import load_order, read_catalog, read_target, verify_weights
-from warmpool.manifest import (
-    ExecutableSpec,
-    Manifest,
-    MethodSpec,
-    Serving,
-    Target,
-    ToleranceSpec,
-    WeightsSpec,
-)
-
-WEIGHTS = b"sixteen bytes..."
-PREDICT = MethodSpec(
-    programs={"*": "p"},
-    symbolic=True,
-    inputs=(tensor("ids", "int32", "batch", "seq"), tensor("scale", "float32")),
-    outputs=(tensor("doubled", "int8", "batch", "2*seq + 1"),),
-)
+from warmpool.manifest import MethodSpec, Serving
 
 
 @pytest.fixture
 def store(tmp_path):
     return LocalStore(tmp_path)
-
-
-def put(store, name="tiny", version="1", *, weights=WEIGHTS, serving=True, **changes):
-    """A published version, as small as it can be."""
-    digest = hashlib.sha256(weights).hexdigest()
-    manifest = Manifest(
-        **{
-            "model": name,
-            "version": version,
-            "default_method": "predict",
-            "dims": (BATCH, SEQ),
-            "methods": {"predict": PREDICT},
-            "weights": WeightsSpec(digest=digest, size_bytes=len(weights), tensors=()),
-            "tolerance": ToleranceSpec(rtol=0, atol=0),
-        }
-        | changes
-    )
-    store.put(stored.weights_path(digest), weights)
-    store.put(stored.manifest_path(name, version), stored.encode(manifest))
-    if serving:
-        store.put(stored.serving_path(name), stored.encode(Serving(stable=version)))
-    return manifest
 
 
 def replaced(store, path, change):
@@ -212,14 +175,6 @@ def test_a_bucket_gives_every_tensor_its_shape():
     assert served.outputs_of({"batch": 2, "seq": 4}) == (("int8", (2, 9)),)
 
 
-def executable(key, *, minimum=False):
-    return ExecutableSpec(key=key, method="predict", bucket={}, minimum=minimum, ladder=False, cost_us=1, size_bytes=1)
-
-
-def target(*executables):
-    return Target(fingerprint={}, executables=executables, proofs=())
-
-
 def test_a_target_is_read_or_was_never_published(store):
     put(store)
     model = read_catalog(store).models["tiny"]
@@ -248,11 +203,15 @@ def test_minimum_sets_of_all_models_load_first_then_the_models_in_turn():
 def test_whole_weights_are_verified_and_others_are_not(store):
     put(store)
     model = read_catalog(store).models["tiny"]
-    verify_weights(model)
+    identity = verify_weights(model)
+    assert identity == verify_weights(model)
     for changed in (b"", WEIGHTS[:-1], WEIGHTS + b"x", WEIGHTS[:-1] + b"!"):
         model.weights_file.write_bytes(changed)
         with pytest.raises(Damaged, match="weights of tiny/1"):
             verify_weights(model)
+    model.weights_file.unlink()
+    model.weights_file.write_bytes(WEIGHTS)
+    assert verify_weights(model) != identity, "another file, though of the same content"
 
 
 def test_a_store_that_cannot_be_read_is_not_an_empty_one(tmp_path):

@@ -77,6 +77,27 @@ def test_every_stage_lies_within_its_group_and_none_is_lost(added):
         assert group.start_ns <= leaf.start_ns <= leaf.end_ns <= group.end_ns
 
 
+def test_what_began_after_the_start_was_over_is_a_trace_of_its_own():
+    start = ColdStart("cold start", 0)
+    start.add("front", [Stage("import", 0, 40)])
+    start.add("lane: tiny batch=1", [Stage("load", 20, 50)])
+    start.end_ns = 50
+    assert start.fill_trace("primary lane fill") is None
+    start.add("lane: tiny batch=8", [Stage("load", 55, 70), Stage("first run", 70, 80)])
+    start.add("lane: tiny batch=4", [Stage("load", 50, 60)])
+    fill = start.fill_trace("primary lane fill")
+    assert fill is not None
+    assert [(span.name, span.start_ns, span.end_ns) for span in fill.spans] == [
+        ("primary lane fill", 50, 80),
+        ("lane: tiny batch=8", 55, 80),
+        ("load", 55, 70),
+        ("first run", 70, 80),
+        ("lane: tiny batch=4", 50, 60),
+        ("load", 50, 60),
+    ]
+    assert fill.cold
+
+
 def test_a_process_knows_when_it_was_executed():
     before_ns = time.time_ns()
     code = "from warmpool.cold_start import process_start_ns; print(process_start_ns())"

@@ -1,0 +1,140 @@
+"""What a lane is to load: all that was published for its kind of machine, and nothing that cannot be."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from cache.fingerprint import Fingerprint
+from cache.store import LocalStore
+from tests.warmpool.served import tensor
+from tests.warmpool.stored_version import PREDICT, executable, put, target
+from warmpool import manifest as stored
+from warmpool import messages
+from warmpool.arena import regions
+from warmpool.catalog import read_catalog
+from warmpool.load_plan import NOT_PUBLISHED, plan_loads
+from warmpool.manifest import MethodSpec
+
+HERE = Fingerprint({"machine": "here"})
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(tmp_path)
+
+
+def put_target(store, name, *executables, files=True):
+    store.put(stored.target_path(name, "1", HERE.digest), stored.encode(target(*executables)))
+    for spec in executables if files else ():
+        store.put(stored.executable_path(spec.key), b"artifact")
+
+
+def plan(store, *, verified=None, ladder_only=False):
+    models = read_catalog(store).models.values()
+    return plan_loads(store, models, HERE, verified=verified or {}, ladder_only=ladder_only)
+
+
+def keys(planned):
+    return [item.key for item in planned.work if isinstance(item, messages.Load)]
+
+
+def test_weights_of_every_model_come_first_then_minimum_sets_then_the_rest(store):
+    for name in ("a", "b"):
+        put(store, name)
+        put_target(store, name, executable(f"{name}1"), executable(f"{name}2", minimum=True))
+    planned = plan(store, verified={"a/1": "identity"})
+    first, second, *loads = planned.work
+    assert isinstance(first, messages.Weights)
+    assert isinstance(second, messages.Weights)
+    assert [(item.version, item.verified) for item in (first, second)] == [("a/1", "identity"), ("b/1", "")]
+    assert first.manifest_path == str(store.local_path("models/a/1/manifest.json"))
+    assert [item.key for item in loads if isinstance(item, messages.Load)] == ["a2", "b2", "a1", "b1"]
+    assert (planned.missing, planned.absent) == ({}, {})
+
+
+def test_an_executable_is_planned_with_where_its_tensors_lie(store):
+    put(store)
+    put_target(store, "tiny", executable("k", minimum=True, bucket={"batch": 2, "seq": 4}, cost_us=7.5))
+    planned = plan(store)
+    (number,) = planned.loadables
+    loadable = planned.loadables[number]
+    inputs, outputs = (("int32", (2, 4)), ("float32", ())), (("int8", (2, 9)),)
+    assert loadable.message == messages.Load(
+        executable=number,
+        version="tiny/1",
+        artifact_path=str(store.local_path("executables/k")),
+        key="k",
+        inputs=inputs,
+        outputs=outputs,
+    )
+    assert [*loadable.inputs, *loadable.outputs] == regions([*inputs, *outputs])
+    assert (loadable.candidate.id, loadable.candidate.bucket, loadable.candidate.cost_us) == (
+        number,
+        {"batch": 2, "seq": 4},
+        7.5,
+    )
+    assert (loadable.minimum, loadable.title) == (True, "tiny:predict batch=2,seq=4")
+
+
+def test_the_cpu_lane_holds_the_ladder_alone(store):
+    put(store)
+    put_target(store, "tiny", executable("a", ladder=True), executable("b"), executable("c", ladder=True))
+    assert keys(plan(store)) == ["a", "b", "c"]
+    assert keys(plan(store, ladder_only=True)) == ["a", "c"]
+
+
+def test_a_model_that_was_not_published_for_this_machine_is_missing_and_the_others_are_planned(store):
+    put(store, "elsewhere")
+    put(store, "here")
+    put_target(store, "here", executable("k"))
+    planned = plan(store)
+    assert planned.missing == {"elsewhere": NOT_PUBLISHED}
+    assert keys(planned) == ["k"]
+    assert [item.version for item in planned.work if isinstance(item, messages.Weights)] == ["here/1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "targets"),
+        (b"{}", "targets"),
+        (stored.encode(target(executable("k", method="unheard"))), "'unheard'"),
+        (stored.encode(target(executable("k", bucket={"batch": 1}))), "batch=1"),
+        (stored.encode(target(executable("k", bucket={"batch": 1, "seq": 16, "x": 1}))), "batch=1,seq=16,x=1"),
+        (stored.encode(target(executable("k", bucket={"batch": 9, "seq": 16}))), "batch=9,seq=16"),
+    ],
+)
+def test_a_target_that_does_not_fit_its_manifest_is_missing_and_the_others_are_planned(store, content, reason):
+    """An executable for more than the manifest's largest bucket would not fit into the arena."""
+    put(store, "bad")
+    put(store, "good")
+    put_target(store, "good", executable("g"))
+    store.put(stored.target_path("bad", "1", HERE.digest), content)
+    store.put(stored.executable_path("k"), b"artifact")
+    planned = plan(store)
+    assert list(planned.missing) == ["bad"]
+    assert reason in planned.missing["bad"]
+    assert keys(planned) == ["g"]
+
+
+def test_an_executable_whose_file_is_missing_is_absent_with_the_reason_and_the_rest_is_planned(store, caplog):
+    put(store)
+    put_target(store, "tiny", executable("gone"), files=False)
+    put_target(store, "tiny", executable("gone"), executable("k"))
+    store.local_path("executables/gone").unlink()
+    with caplog.at_level(logging.CRITICAL):
+        planned = plan(store)
+    assert keys(planned) == ["k"]
+    assert planned.absent == {0: "nothing is stored under 'executables/gone'"}
+    assert sorted(planned.loadables) == [0, 1]
+
+
+def test_a_method_without_dimensions_is_planned(store):
+    fixed = MethodSpec(
+        programs={"*": "p"}, symbolic=True, inputs=(tensor("x", "int8", 3),), outputs=(tensor("y", "int8", 3),)
+    )
+    put(store, methods={"predict": PREDICT, "fixed": fixed})
+    put_target(store, "tiny", executable("k", method="fixed", bucket={}))
+    assert [loadable.title for loadable in plan(store).loadables.values()] == ["tiny:fixed *"]
