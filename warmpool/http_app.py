@@ -250,6 +250,9 @@ class HttpApi:
     async def _body(self, request: Request) -> bytes:
         """The body, as long as it is within the limit."""
         limit = self.instance.settings.body_bytes_max
+        encoding = request.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            raise BadInput.about("content-encoding", encoding, "identity")
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > limit:
             raise TooLarge(f"body: {declared} bytes, allowed: {limit}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import re
 import socket
@@ -9,12 +10,15 @@ import struct
 
 import numpy as np
 import pytest
+import tritonclient.http as triton
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as prometheus_families
 from starlette.requests import Request
 from starlette.responses import Response
+from tritonclient.utils import InferenceServerException
 
 from tests.instance_process import Reply, serving
+from tests.tiny import METHODS
 from warmpool import errors, http_app, wire
 
 BODY_BYTES_MAX = 1_000_000
@@ -234,6 +238,27 @@ def test_instances_of_one_input_are_bare_values_or_objects(instance):
     assert instance.post(PREDICT, {"inputs": [[1, 2, 3, 4]]}).json()["outputs"] == {"y": [[32, 20, 3]], "sum": [10]}
 
 
+def test_a_client_that_others_wrote_is_served(instance):
+    with contextlib.closing(triton.InferenceServerClient(f"127.0.0.1:{instance.port}")) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("tiny", "1")
+        assert client.get_server_metadata()["name"] == "warmpool"
+        assert client.get_model_metadata("tiny:predict")["inputs"][0]["datatype"] == "FP32"
+        rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+        given = triton.InferInput("x", [3, 4], "FP32")
+        for binary in (True, False):
+            given.set_data_from_numpy(rows, binary_data=binary)
+            asked = [triton.InferRequestedOutput("y", binary), triton.InferRequestedOutput("sum", not binary)]
+            result = client.infer("tiny:predict", [given], outputs=asked, request_id="7")
+            np.testing.assert_array_equal(result.as_numpy("y"), METHODS["predict"].reference(x=rows)["y"])
+            np.testing.assert_array_equal(result.as_numpy("sum"), [6, 22, 38])
+            assert result.get_response()["id"] == "7"
+        with pytest.raises(InferenceServerException, match="not served") as failure:
+            client.infer("nope", [given])
+        assert failure.value.status() == "404"
+
+
 # Refusals
 
 
@@ -372,6 +397,14 @@ def test_fewer_or_more_bytes_than_announced_are_a_400(instance, answers_on, tail
 def test_a_binary_size_that_is_not_the_tensors_is_a_400(instance, answers_on, size):
     head = body_of({**BINARY_X, "parameters": {"binary_data_size": size}})
     assert_documented(instance.post(INFER, head + FLOATS, {wire.HEADER_LENGTH: str(len(head))}), 400)
+
+
+def test_a_compressed_body_is_a_400_that_says_so(instance, answers_on):
+    for path in (INFER, PREDICT, "/v1/traces"):
+        reply = instance.post(path, gzip.compress(body_of(X)), {"content-encoding": "gzip"})
+        assert_documented(reply, 400)
+        assert "content-encoding" in reply.json()["error"]
+    assert instance.post(INFER, body_of(X), {"content-encoding": "identity"}).status == 200
 
 
 def test_data_as_json_and_as_bytes_at_once_is_a_400(instance, answers_on):
