@@ -1,20 +1,20 @@
 """gRPC: the Open Inference Protocol V2. An adapter like `warmpool.http_app`, over the same data plane.
 
-The messages and stubs are the protocol's own generated package. It is imported with this file, after the lanes are on
-their way, so that a cold start does not wait for it.
+The messages are the protocol's own generated package. It is imported with this file, after the lanes are on their way,
+so that a cold start does not wait for it.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from open_inference.grpc import protocol, service
+from google.protobuf.message import DecodeError
+from open_inference.grpc import protocol
 
 from warmpool import __version__
 from warmpool.dataplane import metadata
@@ -51,6 +51,8 @@ STATUS: dict[type[WarmpoolError], grpc.StatusCode] = {
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
+Method = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+
 # Where a tensor's numbers are when they are not raw bytes, by the kind and size of its datatype.
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -77,7 +79,7 @@ async def start_grpc(instance: Instance, host: str, port: int) -> grpc.aio.Serve
             ("grpc.max_send_message_length", -1),
         ]
     )
-    service.add_GRPCInferenceServiceServicer_to_server(Servicer(instance), server)
+    server.add_generic_rpc_handlers((handlers(Servicer(instance)),))
     address = f"[{host}]" if ":" in host else host  # IPv6
     try:
         server.add_insecure_port(f"{address}:{port}")
@@ -87,27 +89,46 @@ async def start_grpc(instance: Instance, host: str, port: int) -> grpc.aio.Serve
     return server
 
 
-def guarded(method: Callable[[Any, Any, Any], Awaitable[Any]]) -> Callable[[Any, Any, Any], Awaitable[Any]]:
-    """A method of the protocol whose known errors become their statuses; what nobody expected is the log's alone."""
+def handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
+    """The service's methods, guarded. They decode for themselves: gRPC answers what is no message in its own way."""
+    service = protocol.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        method.name: grpc.unary_unary_rpc_method_handler(
+            guarded(getattr(servicer, method.name), getattr(protocol, method.input_type.name)),
+            response_serializer=getattr(protocol, method.output_type.name).SerializeToString,
+        )
+        for method in service.methods
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, methods)
 
-    @functools.wraps(method)
-    async def answer(self: Servicer, request: Any, context: Any) -> Any:
+
+def guarded(method: Method, kind: Any) -> Method:
+    """A method whose known errors become their statuses; the words of any other are for the log alone."""
+
+    async def answer(data: bytes, context: Any) -> Any:
         trailing: tuple[tuple[str, str], ...] = ()
         try:
-            return await method(self, request, context)
+            return await method(_decoded(data, kind), context)
         except WarmpoolError as error:
             code, message = _code(error), str(error)
             if isinstance(error, RetryLater):
                 trailing = (("retry-after", str(max(1, round(error.retry_after_s)))),)
         except Exception:
-            log.exception("call failed", extra={"method": method.__name__})
+            log.exception("call failed", extra={"request": kind.__name__})
             code, message = grpc.StatusCode.INTERNAL, "internal error"
         return await context.abort(code, message, trailing)  # raises
 
     return answer
 
 
-class Servicer(service.GRPCInferenceServiceServicer):
+def _decoded(data: bytes, kind: Any) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise BadInput(f"message: not a {kind.__name__}") from None
+
+
+class Servicer:
     """The protocol's methods; their names are the protocol's."""
 
     def __init__(self, instance: Instance) -> None:
@@ -122,12 +143,10 @@ class Servicer(service.GRPCInferenceServiceServicer):
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
         return protocol.ServerMetadataResponse(name="warmpool", version=__version__)
 
-    @guarded
     async def ModelReady(self, request: Any, context: Any) -> Any:
         method = self.instance.dataplane.method(request.name, request.version or None)
         return protocol.ModelReadyResponse(ready=self.instance.model_ready(self.instance.dataplane.model(method.model)))
 
-    @guarded
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         method = self.instance.dataplane.method(request.name, request.version or None)
         return protocol.ModelMetadataResponse(
@@ -138,7 +157,6 @@ class Servicer(service.GRPCInferenceServiceServicer):
             outputs=[protocol.ModelMetadataResponse.TensorMetadata(**metadata(spec)) for spec in method.spec.outputs],
         )
 
-    @guarded
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         trace_id, parent_id = trace_context(headers.get("traceparent"))
