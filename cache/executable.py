@@ -11,6 +11,7 @@ range.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache as memoise
 from typing import Any, Literal
@@ -49,6 +50,8 @@ class Runtime:
         self._sharding = _jax.SingleDeviceSharding(device)
         self._semantics = _jax.HostBufferSemantics.ZERO_COPY
         self._compiles_seen = compiles_seen
+        self._counting = threading.RLock()  # a collection in the middle of counting may drop an executable
+        self._loading = 0
         self.loaded = 0
 
     @classmethod
@@ -85,21 +88,38 @@ class Runtime:
         """Compilations in this process since it opened its client.
 
         JAX's own monitoring counts them where jax is imported. Where it is not, every executable that the client holds
-        beyond those loaded here counts.
+        beyond those loaded here counts; what other threads are loading meanwhile is not counted before they are done.
         """
-        return self._compiles_seen() if sys.modules.get("jax") else len(self._client.live_executables()) - self.loaded
+        if sys.modules.get("jax"):
+            return self._compiles_seen()
+        with self._counting:
+            return max(0, len(self._client.live_executables()) - self.loaded - self._loading)
 
     def load(self, payload: Payload) -> Executable:
         """Load verified bytes of `serialize`. Raises Refused if XLA does not take them."""
         data = bytes(payload)
         if b"lapack_" in data:
             _register_lapack()
+        self.count(loading=1)
         try:
             handle = self._client.deserialize_executable(data, executable_devices=self._devices)
         except Exception as error:
+            self.count(loading=-1)
             raise Refused(f"XLA would not load the executable: {_first_line(error)}") from error
-        self.loaded += 1
+        self.count(loading=-1, loaded=1)
         return Executable(self, handle)
+
+    def count(self, *, loading: int = 0, loaded: int = 0) -> None:
+        """Change what is known of the client's executables."""
+        with self._counting:
+            self._loading += loading
+            self.loaded += loaded
+
+    def drop(self, executable: Executable) -> None:
+        """Let the client free an executable."""
+        with self._counting:
+            del executable.handle
+            self.loaded -= 1
 
     def put(self, array: NDArray[Any]) -> Buffer:
         """The array on the device.
@@ -115,14 +135,14 @@ class Runtime:
 class Executable:
     """A loaded executable. It is warm once `run` has returned."""
 
-    __slots__ = ("_handle", "_runtime")
+    __slots__ = ("_runtime", "handle")
 
     def __init__(self, runtime: Runtime, handle: Any) -> None:
         self._runtime = runtime
-        self._handle = handle
+        self.handle = handle
 
     def __del__(self) -> None:
-        self._runtime.loaded -= 1
+        self._runtime.drop(self)
 
     def run(self, arguments: Sequence[Buffer]) -> list[NDArray[Any]]:
         """Run and wait. Takes every argument in the program's order, returns its results in order as host arrays.
@@ -130,7 +150,7 @@ class Executable:
         Raises Refused if the run fails.
         """
         try:
-            results = self._handle.execute(arguments)
+            results = self.handle.execute(arguments)
             return [result._single_device_array_to_np_array_did_copy()[0] for result in results]  # noqa: SLF001
         except Exception as error:
             raise Refused(f"the executable failed: {_first_line(error)}") from error

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,25 @@ def dropped_executables_do_not_count_as_compiles(folder: Path) -> None:
         del executable
         gc.collect()
     assert (runtime.loaded, runtime.compiles()) == (0, 0)
+
+
+def loads_and_drops_in_other_threads_do_not_count_as_compiles(folder: Path) -> None:
+    runtime = Runtime.open("jaxlib")
+    payload = (folder / "add").read_bytes()
+
+    def load_and_drop() -> None:
+        for _ in range(30):
+            held = [runtime.load(payload) for _ in range(4)]
+            held.clear()
+
+    threads = [threading.Thread(target=load_and_drop) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    counts = set()
+    while any(thread.is_alive() for thread in threads):
+        counts.add(runtime.compiles())
+    assert counts | {runtime.compiles()} == {0}, counts
+    assert runtime.loaded == 0
 
 
 def a_compile_is_counted_with_jax(folder: Path) -> None:
