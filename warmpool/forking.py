@@ -190,9 +190,16 @@ def _call(argument: dict[str, Any], channel: socket.socket, descriptors: list[in
     os.dup2(descriptors[0], 2)
     module, _, name = argument["entry"].partition(":")
     try:
-        message = {"result": getattr(importlib.import_module(module), name)(argument["argument"])}
+        result = getattr(importlib.import_module(module), name)(argument["argument"])
+        message = json.dumps({"result": result}).encode()
+        if len(message) > MESSAGE_BYTES_MAX:
+            raise ValueError(f"its result has {len(message)} bytes, allowed: {MESSAGE_BYTES_MAX}")  # noqa: TRY301
     except MemoryError as error:
-        message = {"error": f"out of memory: {error}", "reason": "memory"}
+        message = _failed("memory", f"out of memory: {error}")
     except Exception as error:  # noqa: BLE001  # whatever a job raises is its result
-        message = {"error": f"{type(error).__name__}: {error}"[:_STDERR_SHOWN_BYTES], "reason": "exception"}
-    channel.send(json.dumps(message).encode())
+        message = _failed("exception", f"{type(error).__name__}: {error}")
+    channel.send(message)
+
+
+def _failed(reason: str, detail: str) -> bytes:
+    return json.dumps({"error": detail[:_STDERR_SHOWN_BYTES], "reason": reason}).encode()
