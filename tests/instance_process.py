@@ -51,6 +51,16 @@ def alive(pid: int) -> bool:
         return False
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes whose parent this is, those that wait to be reaped among them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
 # Python runs this at its start: the zygote's then waits for a file, and what comes before it is ready can be seen.
 _GATE = """
 import os, sys, time

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.instance_process import InstanceProcess, alive, serving, tensors, wait_until
+from tests.instance_process import InstanceProcess, alive, children_of, serving, tensors, wait_until
 
 RESTART_S_MAX = 3.0  # well above the second that is promised: the machines that run tests are busy
 SLOW_STEPS = 1_500_000_000  # more than a second
@@ -175,15 +175,6 @@ def test_lanes_that_die_again_and_again_leak_neither_files_nor_processes(instanc
     children = {*children_of(instance.process.pid), *children_of(instance.status()["zygote"]["pid"])}
     assert not {pid for pid in children if not alive(pid)}, "zombies"
     assert len(children) == 3  # the zygote and two lanes
-
-
-def children_of(pid):
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-    return found
 
 
 def test_a_batch_whose_lanes_die_twice_fails_alone(instance):

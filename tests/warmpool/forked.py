@@ -1,0 +1,96 @@
+"""What the tests of the zygote call in its forks."""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+
+
+def add(argument):
+    return {"sum": argument["a"] + argument["b"], "pid": os.getpid()}
+
+
+def describe(_):
+    """What a fork is like from inside."""
+    jax = sys.modules.get("jax")
+    backends = sys.modules["jax._src.xla_bridge"]._backends if jax else {}
+    return {
+        "nice": os.nice(0),
+        "parent": os.getppid(),
+        "files": sorted(target for target in map(_target, Path("/proc/self/fd").iterdir()) if target),
+        "signals": {name: signal.getsignal(number) == signal.SIG_DFL for name, number in _SIGNALS.items()},
+        "threads": threading.active_count(),
+        "jax": jax is not None,
+        "backends": len(backends),
+        "numpy": "numpy" in sys.modules,
+    }
+
+
+_SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGCHLD": signal.SIGCHLD}
+
+
+def _target(file):
+    try:
+        return str(file.readlink())
+    except OSError:
+        return ""
+
+
+def import_jax(_):
+    importlib.import_module("jax")
+    return {}
+
+
+def use_jax(_):
+    import jax
+
+    return {"sum": float(jax.jit(lambda x: x.sum())(np.ones(3, np.float32)))}
+
+
+def fail(_):
+    raise ValueError("no such thing")
+
+
+def crash(_):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave(_):
+    sys.stderr.write("last words\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
+def hang(argument):
+    Path(argument["file"]).write_text(str(os.getpid()))
+    while True:
+        signal.pause()
+
+
+def ignore_signals_and_hang(argument):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hang(argument)
+
+
+def fill_memory(argument):
+    return {"bytes": len(bytearray(argument["bytes"]))}
+
+
+def answer_at_length(argument):
+    return {"text": "x" * argument["characters"]}
+
+
+def answer_what_is_no_json(_):
+    return {"value": object()}
+
+
+def echo(argument, channel, descriptors):
+    """A long-lived child: answers every message until the channel ends."""
+    for descriptor in descriptors:
+        os.write(descriptor, b"here")
+    while data := channel.recv(1 << 16):
+        channel.send(data + str(argument["suffix"]).encode())

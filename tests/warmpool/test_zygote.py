@@ -1,0 +1,101 @@
+"""The zygote as a process: its stages, its channels, the signals it minds, and its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.instance_process import alive, children_of, wait_until
+from warmpool.forking import Zygote
+
+ECHO = "tests.warmpool.forked:echo"
+
+
+@pytest.fixture
+def zygote():
+    with Zygote.start("jaxlib") as running:
+        yield running
+
+
+def test_it_tells_its_stages_once_and_then_only_its_end(zygote):
+    started_ns = time.time_ns()
+    stages = zygote.read_stages()
+    assert stages is not None
+    assert [name for name, _, _ in stages] == ["zygote interpreter", "import jaxlib"]
+    (_, start_ns, imported_ns), (_, again_ns, ready_ns) = stages
+    assert abs(start_ns - started_ns) < 1e9
+    assert start_ns <= imported_ns == again_ns <= ready_ns <= time.time_ns()
+    zygote.process.kill()
+    assert zygote.read_stages() is None
+
+
+def test_a_channel_begins_with_the_pid_and_ends_with_the_exit_status(zygote):
+    with zygote.fork(ECHO, {"suffix": "?"}) as channel:
+        pid = json.loads(channel.recv(1000))["pid"]
+        assert pid in children_of(zygote.process.pid)
+        channel.send(b"one")
+        assert channel.recv(1000) == b"one?"
+        os.kill(pid, signal.SIGKILL)
+        assert json.loads(channel.recv(1000)) == {"exit": -signal.SIGKILL}
+        assert channel.recv(1000) == b""
+        wait_until(lambda: not children_of(zygote.process.pid))
+
+
+def test_children_that_die_at_once_are_all_told_of(zygote):
+    channels = [zygote.fork(ECHO, {"suffix": number}) for number in range(8)]
+    pids = [json.loads(channel.recv(1000))["pid"] for channel in channels]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for channel in channels:
+        with channel:
+            assert json.loads(channel.recv(1000)) == {"exit": -signal.SIGKILL}
+
+
+def test_a_child_gets_the_descriptors_of_its_request(zygote):
+    read, write = os.pipe()
+    with zygote.fork(ECHO, {"suffix": ""}, descriptors=(write,)) as channel:
+        os.close(write)
+        assert json.loads(channel.recv(1000))["pid"]
+        assert os.read(read, 100) == b"here"
+    assert os.read(read, 100) == b""  # the zygote kept no copy, and the child is gone
+    os.close(read)
+
+
+def test_the_signals_of_its_group_are_its_parents_to_act_on(zygote):
+    zygote.read_stages()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        zygote.process.send_signal(number)
+    with zygote.fork(ECHO, {"suffix": "."}) as channel:
+        assert json.loads(channel.recv(1000))["pid"]
+        channel.send(b"on")
+        assert channel.recv(1000) == b"on."
+
+
+def test_it_ends_when_its_parent_dies_and_takes_its_workers_along(tmp_path):
+    code = """
+import os, sys
+from warmpool.forking import Zygote
+zygote = Zygote.start("jaxlib")
+channel = zygote.fork("tests.warmpool.forked:echo", {"suffix": ""})
+print(zygote.process.pid, channel.recv(1000).decode(), flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, _, told = parent.stdout.readline().partition(" ")
+        child = json.loads(told)["pid"]
+        assert alive(int(pid))
+        assert alive(child)
+        parent.kill()
+    wait_until(lambda: not alive(int(pid)) and not alive(child))
+
+
+def test_its_import_costs_the_parent_nothing_heavy():
+    code = "import sys, warmpool.forking; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert not {"jax", "jaxlib", "numpy", "msgspec", "asyncio"} & set(done.stdout.split())
