@@ -23,6 +23,7 @@ from warmpool.selection import Sizes, cheapest, gather, rows_max
 log = logging.getLogger(__name__)
 
 GATHER_PARTS_MAX = 64  # how far into a queue a batch looks for company
+SHUTTING_DOWN = "the instance is shutting down"
 RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first
 
 
@@ -37,6 +38,7 @@ class Batcher:
         self.lanes: Sequence[LaneProxy] = ()
         self.open = False  # until the weights are known to be whole, nothing runs
         self.rows_waiting = 0
+        self._closed = False
         self._rows_max = rows_max
         self._queues: dict[tuple[ServedMethod, LaneProxy | None], deque[Part]] = {}
         self._finished = finished
@@ -124,7 +126,9 @@ class Batcher:
         for part in batch.parts if batch else ():
             if part.answer.done():
                 continue
-            if part.runs >= RUNS_MAX:
+            if self._closed:
+                part.answer.set_exception(NotWarm(SHUTTING_DOWN))
+            elif part.runs >= RUNS_MAX:
                 part.answer.set_exception(LaneFailed(f"it was run {part.runs} times and failed; last: {reason}"))
             else:
                 self._wait(part)
@@ -137,7 +141,8 @@ class Batcher:
 
     def close(self) -> None:
         """Settle everything that still waits: the instance is going."""
-        self._settle(NotWarm("the instance is shutting down"))
+        self._closed = True
+        self._settle(NotWarm(SHUTTING_DOWN))
 
     def _settle(self, error: NotWarm, method: ServedMethod | None = None) -> None:
         for (queued, _), queue in self._queues.items():
@@ -158,7 +163,10 @@ class Batcher:
             return None
         queue = min(queues, key=lambda queue: queue[0].arrived_ns)
         method = queue[0].method
-        waiting = [part for part in islice(queue, GATHER_PARTS_MAX) if not part.answer.done()]
+        if queue[0].runs:  # it was in a batch that failed: alone, it can take no neighbour along a second time
+            waiting = [queue[0]]
+        else:
+            waiting = [part for part in islice(queue, GATHER_PARTS_MAX) if not part.answer.done() and not part.runs]
         chosen = gather([part.need for part in waiting], lane.warm[method], method.batch if method.mergeable else None)
         assert chosen is not None
         indices, executable = chosen

@@ -89,7 +89,7 @@ class LaneProxy:
 
     @property
     def idle(self) -> bool:
-        return self.batch is None and self._channel is not None and self.load_plan is not None
+        return self.batch is None and self.load_plan is not None and not self._hung_up()
 
     @property
     def loaded(self) -> bool:
@@ -258,10 +258,21 @@ class LaneProxy:
 
     def _send(self, message: messages.FromFront) -> None:
         assert self._channel is not None
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # it died: reading its end of file handles that
+        # Where it has died, reading its end of file is about to handle everything.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(messages.encode(message))
+
+    def _hung_up(self) -> bool:
+        """Whether the process is known to be gone, before the loop comes to read that."""
+        if self._channel is None:
+            return True
+        try:
+            next_message = self._channel.recv(32, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+        return not next_message or next_message.startswith(b'{"exit"')
 
     def _died(self, status: int) -> None:
         assert self._channel is not None
@@ -277,6 +288,8 @@ class LaneProxy:
         if self.state == "stopped":
             if not self._ended.done():
                 self._ended.set_result(None)
+            if batch is not None:
+                self._watcher.failed(self, batch, "the instance is shutting down")
             return
         log.error("lane died", extra={"lane": self.name, "status": status})
         self.restarts += 1

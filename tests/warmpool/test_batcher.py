@@ -191,16 +191,16 @@ async def test_a_batch_that_fails_is_run_once_more_and_then_fails_with_the_reaso
 
 
 @manual_clock
-async def test_a_batch_that_fails_is_run_again_before_what_came_later_and_in_its_order():
+async def test_the_parts_of_a_batch_that_fails_are_run_again_each_alone_before_what_came_later():
     world = World()
     world.primary.warms(DOUBLE, batch=2)
     tasks = [await world.ask(DOUBLE, [number]) for number in range(5)]
     world.primary.finish()
     world.primary.fail()
     for _ in range(3):
-        world.primary.finish() if world.primary.batch else None
+        world.primary.finish()
     await rest()
-    assert world.primary.rows == [[[0]], [[1], [2]], [[1], [2]], [[3], [4]]]
+    assert world.primary.rows == [[[0]], [[1], [2]], [[1]], [[2]], [[3], [4]]]
     assert [doubled(task) for task in tasks] == [[0], [2], [4], [6], [8]]
 
 
@@ -211,8 +211,9 @@ async def test_what_ran_in_a_lane_that_died_is_run_by_the_other_one():
     world.cpu.warms(DOUBLE, batch=4)
     tasks = [await world.ask(DOUBLE, [number]) for number in (1, 2)]
     world.primary.die()
-    assert world.cpu.rows == [[[1], [2]]]
     world.cpu.finish()
+    world.cpu.finish()
+    assert world.cpu.rows == [[[1]], [[2]]]
     await rest()
     assert [doubled(task) for task in tasks] == [[2], [4]]
     assert [task.result().lane for task in tasks] == ["cpu", "cpu"]
@@ -230,6 +231,32 @@ async def test_a_lane_that_dies_twice_under_a_request_fails_it():
     world.primary.die()
     await rest()
     assert failure(task) == (LaneFailed, "it was run 2 times and failed; last: the primary lane died")
+
+
+@manual_clock
+async def test_a_request_that_fails_its_lane_takes_its_neighbours_along_once_only():
+    world = World()
+    world.primary.warms(DOUBLE, batch=4)
+    _, poison, neighbour = [await world.ask(DOUBLE, [number]) for number in (0, 13, 2)]
+    world.primary.finish()
+    assert world.primary.rows[-1] == [[13], [2]]
+    world.primary.fail()
+    world.primary.fail("unlucky")
+    world.primary.finish()
+    await rest()
+    assert failure(poison) == (LaneFailed, "it was run 2 times and failed; last: unlucky")
+    assert doubled(neighbour) == [4]
+
+
+@manual_clock
+async def test_what_fails_after_the_close_is_settled():
+    world = World()
+    world.primary.warms(DOUBLE, batch=4)
+    task = await world.ask(DOUBLE, [1])
+    world.batcher.close()
+    world.primary.die()
+    await rest()
+    assert failure(task) == (NotWarm, "the instance is shutting down")
 
 
 @manual_clock
