@@ -1,0 +1,279 @@
+"""A lane by itself: forked from a zygote, spoken to in its own messages, with an arena that the test holds."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache.artifact import Header, pack, unpack
+from cache.store import LocalStore
+from tests.instance_process import alive, wait_until
+from tests.tiny import BIAS, MATRIX, METHODS
+from warmpool import messages
+from warmpool.arena import Arena, regions
+from warmpool.catalog import read_catalog, verify_weights
+from warmpool.forking import Zygote
+from warmpool.load_plan import plan_loads
+
+SLOW_STEPS = 400_000_000
+REPLY_S_MAX = 60.0
+
+
+@pytest.fixture(scope="module", params=["jaxlib", "jax"])
+def zygote(request):
+    with Zygote.start(request.param) as running:
+        running.read_stages()
+        yield running, request.param
+
+
+@pytest.fixture
+def store(own_store):
+    return LocalStore(own_store)
+
+
+@pytest.fixture
+def model(store):
+    return read_catalog(store).models["tiny"]
+
+
+class Lane:
+    """The front's half of a lane, one message at a time."""
+
+    def __init__(self, zygote, mode, model):
+        self.arena = Arena.create(1 << 16)
+        argument = {"mode": mode, "arena_bytes": self.arena.size_bytes}
+        self.channel = zygote.fork("warmpool.lane:main", argument, descriptors=(self.arena.descriptor,), orphan=True)
+        self.channel.settimeout(REPLY_S_MAX)
+        self.model = model
+        self.pid = self.receive(messages.Born).pid
+        self.hello = self.receive(messages.Hello)
+
+    def close(self):
+        self.channel.close()
+        self.arena.close()
+        wait_until(lambda: not alive(self.pid))
+
+    def send(self, message):
+        self.channel.send(messages.encode(message))
+
+    def receive(self, kind):
+        message = messages.decode_from_lane(self.channel.recv(messages.MESSAGE_BYTES_MAX))
+        assert isinstance(message, kind), message
+        return message
+
+    def ask(self, message, kind):
+        self.send(message)
+        return self.receive(kind)
+
+    def weights(self, verified=""):
+        return messages.Weights(
+            version=self.model.key,
+            manifest_path=str(self.model.manifest_file),
+            weights_path=str(self.model.weights_file),
+            verified=verified,
+        )
+
+    def map_weights(self, verified=""):
+        return self.ask(self.weights(verified), messages.Mapped)
+
+    def run(self, load, *inputs):
+        """Write inputs where the executable has them, run it, and read its results where they are."""
+        placed = regions(load.inputs)
+        for region, values in zip(placed, inputs, strict=True):
+            self.arena.array(region)[...] = values
+        done = self.ask(messages.Run(executable=load.executable), messages.Done)
+        assert done.start_ns <= done.end_ns
+        return [self.arena.array(region).copy() for region in regions(load.outputs, placed[-1].end)]
+
+
+@pytest.fixture
+def lane(zygote, model):
+    process, mode = zygote
+    running = Lane(process, mode, model)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def loads(store, model, fingerprint):
+    """What the front would send, by method and bucket."""
+    plan = plan_loads(store, [model], fingerprint, verified={}, ladder_only=False)
+    return {
+        (loadable.method.name, *loadable.candidate.bucket.values()): loadable.message
+        for loadable in plan.loadables.values()
+    }
+
+
+def changed(load, **fields):
+    names = ("executable", "version", "artifact_path", "key", "inputs", "outputs")
+    return messages.Load(**({name: getattr(load, name) for name in names} | fields))
+
+
+def test_it_says_hello_with_the_fingerprint_that_executables_were_made_for(lane, fingerprint):
+    assert lane.hello.fingerprint == dict(fingerprint.ingredients)
+    assert [stage.name for stage in lane.hello.stages] == ["client", "fingerprint"]
+    assert all(stage.start_ns <= stage.end_ns for stage in lane.hello.stages)
+
+
+def test_it_maps_loads_and_runs(lane, loads):
+    mapped = lane.map_weights()
+    assert (mapped.version, mapped.reason, [stage.name for stage in mapped.stages]) == ("tiny/1", "", ["weights"])
+    load = loads["predict", 4]
+    warm = lane.ask(load, messages.Warm)
+    assert (warm.executable, [stage.name for stage in warm.stages]) == (
+        load.executable,
+        ["fetch", "verify", "load", "first run"],
+    )
+    for turn in range(3):  # the arena is written again and again: nothing of an earlier batch may stay
+        rows = np.arange(16, dtype=np.float32).reshape(4, 4) + turn
+        expected = METHODS["predict"].reference(x=rows)
+        y, total = lane.run(load, rows)
+        np.testing.assert_array_equal(y, expected["y"])
+        np.testing.assert_array_equal(total, expected["sum"])
+    answer = lane.ask(messages.Ask(), messages.Answer)
+    assert (answer.compiles, answer.executables) == (0, 1)
+    assert answer.resident_bytes > 1 << 20
+
+
+def test_executables_asked_for_before_the_weights_are_there_wait_for_them(lane, loads):
+    lane.send(lane.weights())
+    asked = [loads["predict", 1], loads["tokens", 2, 8], loads["scale", 4]]
+    for load in asked:
+        lane.send(load)
+    kinds = [type(lane.receive((messages.Mapped, messages.Warm))) for _ in range(4)]
+    assert kinds.count(messages.Warm) == 3
+    assert lane.run(asked[0], [[1, 0, 0, 0]])[0].tolist() == (MATRIX[:1] + BIAS).tolist()
+
+
+def test_it_runs_while_it_loads(lane, loads):
+    lane.map_weights()
+    count = loads["count", 1]
+    lane.ask(count, messages.Warm)
+    placed = regions(count.inputs)
+    lane.arena.array(placed[0])[...] = SLOW_STEPS
+    others = [loads["predict", 8], loads["tokens", 8, 16], loads["scale", 10]]
+    for message in (*others, messages.Run(executable=count.executable)):
+        lane.send(message)
+    kinds = [type(lane.receive((messages.Done, messages.Warm))) for _ in range(4)]
+    assert kinds.count(messages.Done) == 1
+    result = lane.arena.array(regions(count.outputs, placed[-1].end)[0])
+    assert result.tolist() == [SLOW_STEPS]
+
+
+def test_a_first_run_does_not_touch_what_lies_in_the_arena(lane, loads):
+    lane.map_weights()
+    everything = lane.arena.array(regions([("uint8", (lane.arena.size_bytes,))])[0])
+    everything[...] = 7
+    for load in loads.values():
+        lane.ask(load, messages.Warm)
+    assert (everything == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data[:-1], "damaged"),
+        (lambda data: b"", "damaged"),
+        (lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:], "damaged"),
+        (None, "No such file"),
+    ],
+    ids=["truncated", "empty", "a bit", "missing"],
+)
+def test_an_artifact_that_is_not_whole_stays_cold(lane, loads, tmp_path, change, words):
+    lane.map_weights()
+    load = loads["predict", 4]
+    file = tmp_path / "artifact"
+    if change:
+        file.write_bytes(change(Path(load.artifact_path).read_bytes()))
+    cold = lane.ask(changed(load, artifact_path=str(file)), messages.Cold)
+    assert words in cold.reason
+    assert str(tmp_path) not in cold.reason
+    lane.ask(load, messages.Warm)
+
+
+def test_an_artifact_of_another_machine_stays_cold_and_names_what_differs(lane, loads, tmp_path):
+    lane.map_weights()
+    load = loads["predict", 4]
+    header, payload = unpack(Path(load.artifact_path).read_bytes(), key=load.key)
+    ingredients = {**header.ingredients, "fingerprint.cpu_features": "avx1024"}
+    file = tmp_path / "artifact"
+    file.write_bytes(pack(Header(key=load.key, ingredients=ingredients), bytes(payload)))
+    cold = lane.ask(changed(load, artifact_path=str(file)), messages.Cold)
+    assert "cpu_features" in cold.reason
+    assert "avx1024" in cold.reason
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"outputs": (("float32", (4, 4)), ("float32", (4,)))},
+        {"outputs": (("int32", (4, 3)), ("float32", (4,)))},
+        {"outputs": (("float32", (4, 3)),)},
+        {"inputs": (("float32", (2, 4)),)},
+        {"inputs": (("float32", (8, 4)),)},
+        {"inputs": ()},
+    ],
+    ids=["shape", "dtype", "an output fewer", "fewer rows", "more rows", "no inputs"],
+)
+def test_an_executable_that_is_not_as_the_manifest_says_stays_cold(lane, loads, fields):
+    lane.map_weights()
+    lane.ask(changed(loads["predict", 4], **fields), messages.Cold)
+    assert lane.ask(messages.Ask(), messages.Answer).executables == 0
+    lane.ask(loads["predict", 4], messages.Warm)
+
+
+def test_whole_bytes_that_xla_refuses_stay_cold(lane, loads, tmp_path):
+    lane.map_weights()
+    load = loads["predict", 4]
+    header, _ = unpack(Path(load.artifact_path).read_bytes(), key=load.key)
+    file = tmp_path / "artifact"
+    file.write_bytes(pack(header, b"these bytes are whole and no executable"))
+    assert "XLA" in lane.ask(changed(load, artifact_path=str(file)), messages.Cold).reason
+    lane.ask(load, messages.Warm)
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-4], lambda data: data + b"1234"], ids=["short", "long"])
+def test_weights_of_another_size_are_not_mapped_and_their_executables_stay_cold(lane, loads, change):
+    file = lane.model.weights_file
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(change(content))
+    assert "weights" in lane.map_weights().reason
+    for load in (loads["predict", 1], loads["scale", 4]):
+        assert "weights" in lane.ask(load, messages.Cold).reason
+    lane.ask(messages.Ask(), messages.Answer)
+
+
+def test_weights_are_verified_again_where_their_file_is_another_one(lane, loads):
+    file = lane.model.weights_file
+    verified = verify_weights(lane.model)
+    assert lane.map_weights(verified=verified).reason == ""
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content)  # another file with the same content
+    assert lane.map_weights(verified=verified).reason == ""
+    file.unlink()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert "changed" in lane.map_weights(verified=verified).reason
+
+
+def test_it_ends_when_told_to_and_says_so_to_the_zygote(lane):
+    lane.send(messages.Stop())
+    assert lane.receive(messages.Gone).exit == 0
+
+
+def test_it_ends_when_the_front_is_gone_even_in_the_middle_of_loading(lane, loads):
+    lane.send(lane.weights())
+    for load in list(loads.values())[:5]:
+        lane.send(load)
+    lane.channel.close()
+    wait_until(lambda: not alive(lane.pid))
+
+
+def test_the_signals_of_its_group_do_not_end_it(lane, loads):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(lane.pid, number)
+    lane.map_weights()
+    lane.ask(loads["predict", 1], messages.Warm)
