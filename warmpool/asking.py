@@ -1,18 +1,25 @@
-"""How commands ask a running instance: one GET, its JSON, and one-line errors."""
+"""How commands ask a running instance, one GET and one-line errors, and how they print what it says."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException, InvalidURL
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
+from rich.console import Console
 
 from warmpool.errors import WarmpoolError
 
 URL_DEFAULT = "http://127.0.0.1:8000"
 WAIT_S_MAX = 10.0
+PIPE_COLUMNS = 130  # a pipe has no width; this is what a log shows well
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class InstanceSilent(WarmpoolError):
@@ -25,16 +32,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def ask(url: str, path: str) -> Any:
-    """The JSON document at a path of an instance. Raises InstanceSilent."""
-    if not url.startswith(("http://", "https://")):
+def ask[T](url: str, path: str, kind: type[T]) -> tuple[Any, T]:
+    """The JSON document at a path of an instance, as it came and as a `kind`. Raises InstanceSilent."""
+    if not re.fullmatch(r"https?://\S+", url):
         raise InstanceSilent(f"--url is {url!r}, allowed: an http:// or https:// address")
+    body = _fetched(url, path)
+    try:
+        document = msgspec.json.decode(body)
+        return document, msgspec.convert(document, kind)
+    except msgspec.DecodeError as error:
+        raise InstanceSilent(f"what answers at {url} is no warmpool instance, or another version ({error})") from None
+
+
+def console() -> Console:
+    """Where commands print for people; it ends the process quietly when its reader has left."""
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+
+
+def print_json(document: Any) -> None:
+    """Print a document for programs."""
+    console().out(msgspec.json.format(msgspec.json.encode(document)).decode())
+
+
+def _fetched(url: str, path: str) -> bytes:
     target = f"{url.rstrip('/')}{path}"
     try:
-        with urllib.request.urlopen(target, timeout=WAIT_S_MAX) as response:  # noqa: S310  # checked above
-            return msgspec.json.decode(response.read())
+        # A proxy that the environment names cannot reach this machine's own addresses.
+        proxies = [urllib.request.ProxyHandler({})] if urlsplit(url).hostname in LOOPBACK else []
+        with urllib.request.build_opener(*proxies).open(target, timeout=WAIT_S_MAX) as response:
+            body: bytes = response.read()
+            return body
     except urllib.error.HTTPError as error:
-        raise InstanceSilent(f"{target} answers {error.code}: it is no warmpool instance, or an older one") from None
-    except (OSError, ValueError) as error:
+        error.close()  # it is the response too
+        raise InstanceSilent(f"{target} answers {error.code}: it is no warmpool instance, or another version") from None
+    except (OSError, ValueError, InvalidURL) as error:
         reason = getattr(error, "reason", error)
-        raise InstanceSilent(f"no instance answers at {url} ({reason}); start one with `warmpool serve`") from None
+    except HTTPException:
+        reason = "what does is not HTTP"
+    raise InstanceSilent(f"no instance answers at {url} ({reason}); start one with `warmpool serve`")

@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from warmpool import asking
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A served model, as far as it is shown."""
+
+    version: str
+    ready: bool
+    methods: list[str]
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A lane, as far as it is shown; a reason for each model that it misses and executable that it failed to warm."""
+
+    name: str
+    pid: int | None
+    state: str
+    warm: int
+    planned: int
+    batches: int
+    restarts: int
+    compiles: int | None
+    resident_bytes: int | None
+    missing: dict[str, str]
+    cold: dict[str, str]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The document of /v1/status, as far as it is shown."""
+
+    version: str
+    state: str
+    ready: bool
+    reasons: dict[str, str]
+    models: dict[str, Model]
+    lanes: list[Lane]
+    rows_waiting: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,40 +55,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the status; 0 if the instance is ready, 3 if it answers and is not."""
-    status = asking.ask(arguments.url, "/v1/status")
+    document, status = asking.ask(arguments.url, "/v1/status", Status)
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(status)).decode())
+        asking.print_json(document)
     else:
-        show(Console(highlight=False), status)
-    return 0 if status["ready"] else 3
+        show(asking.console(), status)
+    return 0 if status.ready else 3
 
 
-def show(console: Console, status: dict[str, Any]) -> None:
+def show(console: Console, status: Status) -> None:
     """Draw the status."""
-    ready = "[green]ready[/]" if status["ready"] else "[red]not ready[/]"
-    console.print(f"warmpool {status['version']}  {status['state']}, {ready}  {status['rows_waiting']} rows waiting")
-    for name, reason in status["reasons"].items():
-        console.print(f"  {name or 'instance'}: {reason}", style="red")
+    ready = "[green]ready[/]" if status.ready else "[red]not ready[/]"
+    console.print(f"warmpool {status.version}  {status.state}, {ready}  {status.rows_waiting} rows waiting")
+    for name, reason in status.reasons.items():
+        console.print(escape(f"  {name or 'instance'}: {reason}"), style="red", soft_wrap=True)
     models = Table("model", "version", "ready", "methods", box=None)
-    for name, model in status["models"].items():
-        models.add_row(name, model["version"], "yes" if model["ready"] else "no", ", ".join(model["methods"]))
+    for name, model in status.models.items():
+        models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))
     console.print(models)
     lanes = Table("lane", "pid", "state", "warm", "batches", "restarts", "compiles", "memory", box=None)
-    for lane in status["lanes"]:
+    for lane in status.lanes:
         lanes.add_row(
-            lane["name"],
-            _shown(lane["pid"]),
-            lane["state"],
-            f"{lane['warm']}/{lane['planned']}",
-            str(lane["batches"]),
-            str(lane["restarts"]),
-            _shown(lane["compiles"]),
-            "-" if lane["resident_bytes"] is None else f"{lane['resident_bytes'] >> 20} MiB",
+            lane.name,
+            _shown(lane.pid),
+            lane.state,
+            f"{lane.warm}/{lane.planned}",
+            str(lane.batches),
+            str(lane.restarts),
+            _shown(lane.compiles),
+            "-" if lane.resident_bytes is None else f"{lane.resident_bytes >> 20} MiB",
         )
     console.print(lanes)
-    for lane in status["lanes"]:
-        for title, reason in (*lane["missing"].items(), *lane["cold"].items()):
-            console.print(f"  {lane['name']}: {title}: {reason}", style="yellow")
+    for lane in status.lanes:
+        for title, reason in (*lane.missing.items(), *lane.cold.items()):
+            console.print(escape(f"  {lane.name}: {title}: {reason}"), style="yellow", soft_wrap=True)
 
 
 def _shown(value: object) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 
@@ -14,27 +12,37 @@ from warmpool import asking
 from warmpool.tracing import Span, Trace
 
 SHOWN_DEFAULT = 5
+SHOWN_MAX = 1000
 NAME_COLUMNS_MAX = 46
 BAR_COLUMNS_MIN = 20
-PIPE_COLUMNS = 130  # a pipe has no width; this is what a log shows well
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool traces`."""
     asking.add_arguments(parser)
     parser.add_argument("--cold", action="store_true", help="cold starts and cold requests only")
-    parser.add_argument("--count", type=int, default=SHOWN_DEFAULT, help=f"how many, 1 to 1000 ({SHOWN_DEFAULT})")
+    parser.add_argument(
+        "--count", type=count, default=SHOWN_DEFAULT, help=f"how many, 1 to {SHOWN_MAX} ({SHOWN_DEFAULT})"
+    )
+
+
+def count(text: str) -> int:
+    """A number of traces."""
+    number = int(text) if text.isdecimal() and len(text) <= len(str(SHOWN_MAX)) else 0
+    if not 1 <= number <= SHOWN_MAX:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: 1 to {SHOWN_MAX}")
+    return number
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the traces."""
-    path = f"/v1/traces?count={max(1, min(arguments.count, 1000))}&cold={int(arguments.cold)}"
-    documents = asking.ask(arguments.url, path)
+    path = f"/v1/traces?count={arguments.count}&cold={int(arguments.cold)}"
+    document, traces = asking.ask(arguments.url, path, list[Trace])
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(documents)).decode())
+        asking.print_json(document)
         return 0
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-    for trace in msgspec.convert(documents, list[Trace]):
+    console = asking.console()
+    for trace in traces:
         show(console, trace)
     return 0
 
@@ -49,10 +57,10 @@ def show(console: Console, trace: Trace) -> None:
         begin = (span.start_ns - start_ns) * columns // duration_ns
         width = max(1, (span.end_ns - span.start_ns) * columns // duration_ns)
         bar = " " * min(begin, columns - 1) + "█" * min(width, columns - min(begin, columns - 1))
-        name = ("  " * depth + span.name)[:NAME_COLUMNS_MAX]
+        name = ("  " * depth + _printable(span.name))[:NAME_COLUMNS_MAX]
         took_ms, after_ms = (span.end_ns - span.start_ns) / 1e6, (span.start_ns - start_ns) / 1e6
         console.print(
-            f"{escape(name):<{NAME_COLUMNS_MAX}} {after_ms:>8.1f} +{took_ms:>8.2f} ms [cyan]{bar:<{columns}}[/]",
+            f"{escape(f'{name:<{NAME_COLUMNS_MAX}}')} {after_ms:>8.1f} +{took_ms:>8.2f} ms [cyan]{bar:<{columns}}[/]",
             no_wrap=True,
             overflow="crop",
         )
@@ -60,7 +68,10 @@ def show(console: Console, trace: Trace) -> None:
 
 
 def ordered(spans: list[Span]) -> Iterator[tuple[int, Span]]:
-    """Spans with their depth, each below its parent and in order of time; orphans count as roots."""
+    """Spans with their depth, each below its parent and in order of time; orphans count as roots.
+
+    A span that was sent twice is there twice, its children once.
+    """
     known = {span.span_id for span in spans}
     children: dict[str, list[Span]] = {}
     for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):
@@ -69,4 +80,9 @@ def ordered(spans: list[Span]) -> Iterator[tuple[int, Span]]:
     while stack:
         depth, span = stack.pop()
         yield depth, span
-        stack += [(depth + 1, child) for child in reversed(children.get(span.span_id, []))]
+        stack += [(depth + 1, child) for child in reversed(children.pop(span.span_id, []))]
+
+
+def _printable(text: str) -> str:
+    """What others named must not move a terminal's cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,133 @@
+"""`warmpool status`: what it prints of an instance as it is, and of states that are hard to bring about."""
+
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from tests.instance_process import InstanceProcess, wait_until
+from tests.warmpool.command import warmpool
+from warmpool import __version__
+from warmpool.status_command import Lane, Model, Status, show
+
+PRIMARY = Lane(
+    name="primary",
+    pid=4711,
+    state="warm",
+    warm=12,
+    planned=13,
+    batches=5,
+    restarts=1,
+    compiles=0,
+    resident_bytes=300 << 20,
+    missing={},
+    cold={},
+)
+DOWN = Lane(
+    name="cpu",
+    pid=None,
+    state="down",
+    warm=0,
+    planned=0,
+    batches=0,
+    restarts=7,
+    compiles=None,
+    resident_bytes=None,
+    missing={"embed": "it was not published for this kind of machine"},
+    cold={"tiny:predict batch=4": "artifact [/red] 0123: not what its digest says [bold]"},
+)
+
+
+def drawn(status, width=130):
+    console = Console(file=io.StringIO(), width=width, highlight=False, record=True)
+    show(console, status)
+    return console.export_text()
+
+
+def status_of(*lanes, **changed):
+    fields: dict[str, Any] = {
+        "version": "0.1.0",
+        "state": "serving",
+        "ready": True,
+        "reasons": {},
+        "models": {"tiny": Model(version="7", ready=True, methods=["predict", "tokens"])},
+        "lanes": list(lanes),
+        "rows_waiting": 3,
+    }
+    return Status(**(fields | changed))
+
+
+def cells(text, first):
+    """The words of the line that begins with one."""
+    (line,) = (line for line in text.splitlines() if line.split()[:1] == [first])
+    return line.split()
+
+
+def test_a_warm_instance_is_shown_with_its_models_and_lanes(instance):
+    result = warmpool("status", "--url", f"http://127.0.0.1:{instance.port}")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"warmpool {__version__}  serving, ready  0 rows waiting\n")
+    status = instance.status()
+    assert cells(result.stdout, "second") == ["second", "1", "yes", "predict"]
+    for lane in status["lanes"]:
+        shown = cells(result.stdout, lane["name"])
+        assert shown[1:4] == [str(lane["pid"]), "warm", f"{lane['warm']}/{lane['planned']}"]
+        assert shown[6] == "0"
+
+
+def test_json_is_the_instances_own_document(instance):
+    result = warmpool("status", "--json", "--url", f"http://127.0.0.1:{instance.port}/")
+    assert (result.returncode, result.stderr) == (0, "")
+    printed, asked = json.loads(result.stdout), instance.status()
+    assert printed.keys() == asked.keys()
+    for lane in (*printed["lanes"], *asked["lanes"]):
+        del lane["resident_bytes"]  # it breathes
+    assert printed == asked
+    for lane in printed["lanes"]:
+        assert (type(lane["name"]), type(lane["pid"]), type(lane["state"])) == (str, int, str)
+
+
+def test_an_instance_that_is_not_ready_is_shown_and_told_by_the_exit_status(tmp_path):
+    (tmp_path / "store").mkdir()
+    with InstanceProcess(tmp_path / "store", tmp_path / "log") as instance:
+        wait_until(lambda: instance.answers("/v2/health/live") == 200)
+        table, document = (
+            warmpool("status", *flags, "--url", f"http://127.0.0.1:{instance.port}") for flags in ((), ("--json",))
+        )
+    assert [(result.returncode, result.stderr) for result in (table, document)] == [(3, ""), (3, "")]
+    assert "not ready" in table.stdout
+    assert json.loads(document.stdout)["ready"] is False
+
+
+def test_a_table_shows_a_lane_as_it_is():
+    text = drawn(status_of(PRIMARY))
+    assert cells(text, "lane") == ["lane", "pid", "state", "warm", "batches", "restarts", "compiles", "memory"]
+    assert cells(text, "primary") == ["primary", "4711", "warm", "12/13", "5", "1", "0", "300", "MiB"]
+    assert cells(text, "tiny") == ["tiny", "7", "yes", "predict,", "tokens"]
+
+
+def test_what_is_not_known_is_a_dash_and_every_reason_is_a_line():
+    text = drawn(status_of(PRIMARY, DOWN, ready=False, reasons={"": "the instance is draining", "tiny": "not [warm]"}))
+    assert "serving, not ready  3 rows waiting" in text
+    assert "  instance: the instance is draining\n" in text
+    assert "  tiny: not [warm]\n" in text
+    assert cells(text, "cpu") == ["cpu", "-", "down", "0/0", "0", "7", "-", "-"]
+    assert "  cpu: embed: it was not published for this kind of machine\n" in text
+    assert "  cpu: tiny:predict batch=4: artifact [/red] 0123: not what its digest says [bold]\n" in text
+
+
+def test_a_reason_is_never_broken_into_lines():
+    text = drawn(status_of(PRIMARY, reasons={"tiny": "why " * 100}), width=60)
+    assert "  tiny: " + "why " * 99 + "why" in text
+
+
+@pytest.mark.parametrize("field", ["ready", "lanes", "reasons"])
+def test_a_document_without_what_is_shown_is_another_versions(field):
+    document = msgspec.to_builtins(status_of(PRIMARY))
+    assert msgspec.convert(document, Status) == status_of(PRIMARY)
+    del document[field]
+    with pytest.raises(msgspec.ValidationError, match=field):
+        msgspec.convert(document, Status)
