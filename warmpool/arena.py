@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 REGION_ALIGN_BYTES = 64  # what XLA's CPU client asks of host memory that it is to alias instead of copy
 
+_COUNTER = np.dtype(np.uint64)
 _DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -49,24 +50,39 @@ def regions(tensors: Iterable[tuple[str, tuple[int, ...]]], start: int = 0) -> l
 
 
 class Arena:
-    """A block of anonymous shared memory; pages that are never written cost nothing."""
+    """A block of anonymous shared memory; pages that are never written cost nothing.
+
+    Behind the tensors it counts the runs that the lane has begun: that tells who was in a lane that died from who was
+    only on the way to it.
+    """
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self.descriptor = descriptor
         self.size_bytes = size_bytes
-        self._memory = mmap.mmap(descriptor, size_bytes)
+        memory = memoryview(mmap.mmap(descriptor, size_bytes + _COUNTER.itemsize))
+        self._memory = memory[:size_bytes]
+        self._begun = np.ndarray((1,), _COUNTER, memory, size_bytes)
 
     @classmethod
     def create(cls, size_bytes: int) -> Arena:
-        """A new arena of at least one page."""
+        """A new arena, its size rounded up to whole pages."""
         descriptor = os.memfd_create("warmpool-arena")
-        size_bytes = max(size_bytes, mmap.PAGESIZE)
-        os.ftruncate(descriptor, size_bytes)
+        size_bytes = -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        os.ftruncate(descriptor, size_bytes + _COUNTER.itemsize)
         return cls(descriptor, size_bytes)
 
     def array(self, region: Region) -> NDArray[Any]:
         """The tensor of a region, a view of the shared memory."""
         return np.ndarray(region.shape, region.dtype, self._memory, region.offset)
+
+    @property
+    def runs_begun(self) -> int:
+        """How many runs the lane has begun in this arena."""
+        return int(self._begun[0])
+
+    def begin_run(self) -> None:
+        """Count a run, before anything of it can go wrong. The lane's side."""
+        self._begun[0] += 1
 
     def close(self) -> None:
         """Give the descriptor back. The memory goes when the last view of it does."""

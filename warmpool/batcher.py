@@ -126,6 +126,8 @@ class Batcher:
         for part in batch.parts if batch else ():
             if part.answer.done():
                 continue
+            if batch and not batch.begun:
+                part.runs -= 1  # the lane died of something else
             if self._closed:
                 part.answer.set_exception(NotWarm(SHUTTING_DOWN))
             elif part.runs >= RUNS_MAX:

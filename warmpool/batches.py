@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,8 @@ class Batch:
     executable: Candidate
     formed_ns: int
     sent_ns: int = 0
-    padding: float = field(default=0.0)
+    padding: float = 0.0
+    begun: bool = True  # False if its lane died before it came to it
 
     @property
     def rows(self) -> int:

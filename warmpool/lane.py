@@ -81,6 +81,7 @@ class Lane:
 
     def _run(self, warm: _Warm) -> messages.Done | messages.Failed:
         start_ns = time.time_ns()
+        self.arena.begin_run()
         try:
             arguments = [*warm.weights, *(self.runtime.put(self.arena.array(region)) for region in warm.inputs)]
             for region, result in zip(warm.outputs, warm.executable.run(arguments), strict=True):

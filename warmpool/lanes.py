@@ -75,6 +75,7 @@ class LaneProxy:
         self._watcher = watcher
         self._work: deque[messages.Weights | messages.Load] = deque()
         self._in_flight = 0
+        self._runs_begun = 0
         self._channel: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
         self._started_s = 0.0
@@ -152,6 +153,7 @@ class LaneProxy:
         batch.fill([self.arena.array(region) for region in loadable.inputs])
         batch.sent_ns = time.time_ns()
         self.batch = batch
+        self._runs_begun = self.arena.runs_begun
         self._send(messages.Run(executable=loadable.candidate.id))
 
     def results(self, batch: Batch) -> list[np.ndarray]:
@@ -285,6 +287,8 @@ class LaneProxy:
         self._work.clear()
         self._answered(None)
         batch, self.batch = self.batch, None
+        if batch is not None:
+            batch.begun = self.arena.runs_begun > self._runs_begun
         if self.state == "stopped":
             if not self._ended.done():
                 self._ended.set_result(None)

@@ -67,7 +67,7 @@ def test_what_one_end_writes_the_other_reads(tensors):
 def test_an_arena_has_at_least_a_page_and_begins_as_zeros():
     arena = Arena.create(0)
     assert arena.size_bytes == mmap.PAGESIZE
-    assert os.fstat(arena.descriptor).st_size == mmap.PAGESIZE
+    assert os.fstat(arena.descriptor).st_size == mmap.PAGESIZE + 8  # the count of runs
     assert not arena.array(Region(0, np.dtype("uint8"), (mmap.PAGESIZE,))).any()
     arena.close()
 
@@ -101,3 +101,15 @@ def test_an_arena_cannot_be_found_by_others_by_name():
     assert str(Path(f"/proc/self/fd/{arena.descriptor}").readlink()).endswith("(deleted)")
     assert not os.get_inheritable(arena.descriptor)
     arena.close()
+
+
+def test_the_front_sees_how_many_runs_the_lane_has_begun() -> None:
+    front = Arena.create(1)
+    lane = Arena(os.dup(front.descriptor), front.size_bytes)
+    assert front.runs_begun == 0
+    lane.begin_run()
+    lane.begin_run()
+    assert front.runs_begun == 2
+    assert not front.array(Region(0, np.dtype("uint8"), (front.size_bytes,))).any()
+    lane.close()
+    front.close()

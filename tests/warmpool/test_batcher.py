@@ -249,6 +249,24 @@ async def test_a_request_that_fails_its_lane_takes_its_neighbours_along_once_onl
 
 
 @manual_clock
+async def test_a_lane_that_died_before_it_came_to_a_batch_does_not_count_against_it():
+    world = World()
+    world.primary.warms(DOUBLE, batch=4)
+    world.cpu.warms(DOUBLE, batch=4)
+    task = await world.ask(DOUBLE, [1])
+    world.primary.die()
+    assert world.cpu.batch is not None
+    world.cpu.batch.begun = False
+    world.cpu.die()
+    assert not task.done()
+    world.primary.alive = True
+    world.primary.warms(DOUBLE, batch=4)
+    world.primary.finish()
+    await rest()
+    assert doubled(task) == [2]
+
+
+@manual_clock
 async def test_what_fails_after_the_close_is_settled():
     world = World()
     world.primary.warms(DOUBLE, batch=4)
