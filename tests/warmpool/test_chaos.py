@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.instance_process import InstanceProcess, alive, children_of, serving, tensors, wait_until
+from tests.instance_process import InstanceProcess, alive, children_of, inferred, serving, tensors, wait_until
 
 RESTART_S_MAX = 3.0  # well above the second that is promised: the machines that run tests are busy
+PARTS_IN_A_BATCH_MAX = 8
 SLOW_STEPS = 1_500_000_000  # more than a second
 
 
@@ -31,6 +32,7 @@ class Load:
     def __init__(self, instance, callers=16):
         self.lanes = []
         self.wrong = []
+        self.failed = []
         self._instance = instance
         self._numbers = itertools.count()
         self._stopping = threading.Event()
@@ -54,19 +56,26 @@ class Load:
         before = self.answered
         wait_until(lambda: self.answered >= before + more)
 
+    @staticmethod
+    def _question(number):
+        """A method, its inputs, one of its outputs, and what that has to be."""
+        if number % 8 == 0:
+            steps = [10_000_000 + number]
+            return "count", {"steps": steps}, "counted", steps
+        rows = 1 + number % 11
+        return "predict", {"x": np.full((rows, 4), number)}, "sum", [4.0 * number] * rows
+
     def _ask_on(self):
         while not self._stopping.is_set():
             number = next(self._numbers)
-            if number % 8 == 0:
-                steps = 10_000_000 + number
-                answer = self._instance.infer("count", steps=[steps])
-                right = answer.outputs["counted"].tolist() == [steps]
-            else:
-                rows = 1 + number % 11
-                answer = self._instance.infer("predict", x=np.full((rows, 4), number))
-                right = answer.outputs["sum"].tolist() == [4.0 * number] * rows
+            name, inputs, output, expected = self._question(number)
+            reply = self._instance.infer_reply(f"tiny:{name}", tensors(name, inputs))
+            if reply.status != 200:
+                self.failed.append((reply.status, reply.body))
+                continue
+            answer = inferred(reply)
             self.lanes.append(answer.parameters["lane"])
-            if not right:
+            if answer.outputs[output].tolist() != expected:
                 self.wrong.append(number)
 
 
@@ -98,7 +107,7 @@ def test_the_primary_lane_dies_under_load_and_no_request_is_lost(instance, recor
         restart_s = warm_again(instance, "primary", before)
         load.wait_for(200)
     record_property("restart_s", restart_s)
-    assert load.wrong == []
+    assert (load.wrong, load.failed) == ([], [])
     assert {"primary", "cpu"} <= set(load.lanes)
     assert restart_s < RESTART_S_MAX
     assert instance.lane("primary")["restarts"] == 1
@@ -112,11 +121,11 @@ def test_the_cpu_lane_dies_under_load_and_comes_back(instance):
         kill(before)
         assert warm_again(instance, "cpu", before) < RESTART_S_MAX
         load.wait_for(50)
-    assert load.wrong == []
+    assert (load.wrong, load.failed) == ([], [])
     assert set(load.lanes) == {"primary"}
 
 
-def test_both_lanes_die_at_once_and_requests_wait_for_the_next(instance):
+def test_both_lanes_die_at_once_and_what_waits_is_answered_by_the_next(instance):
     primary, cpu = (instance.lane(name)["pid"] for name in ("primary", "cpu"))
     with Load(instance) as load:
         load.wait_for(50)
@@ -126,6 +135,9 @@ def test_both_lanes_die_at_once_and_requests_wait_for_the_next(instance):
         warm_again(instance, "cpu", cpu)
         load.wait_for(100)
     assert load.wrong == []
+    # Only what ran on the one lane and then, before its death was seen, on the other one, may fail, as documented.
+    assert all(status == 500 and b"run 2 times" in body for status, body in load.failed), load.failed
+    assert len(load.failed) <= PARTS_IN_A_BATCH_MAX
 
 
 def test_the_zygote_dies_and_lanes_serve_on_and_later_ones_come_from_the_next(instance):
@@ -140,7 +152,7 @@ def test_the_zygote_dies_and_lanes_serve_on_and_later_ones_come_from_the_next(in
         kill(lanes[0])
         warm_again(instance, "primary", lanes[0])
         load.wait_for(50)
-    assert load.wrong == []
+    assert (load.wrong, load.failed) == ([], [])
 
 
 def test_the_zygote_and_a_lane_die_together(instance):
@@ -151,7 +163,7 @@ def test_the_zygote_and_a_lane_die_together(instance):
         kill(primary)
         warm_again(instance, "primary", primary)
         load.wait_for(50)
-    assert load.wrong == []
+    assert (load.wrong, load.failed) == ([], [])
 
 
 def test_lanes_that_die_again_and_again_leak_neither_files_nor_processes(instance):
@@ -170,7 +182,7 @@ def test_lanes_that_die_again_and_again_leak_neither_files_nor_processes(instanc
         warm_again(instance, name, pid)
     with Load(instance) as load:
         load.wait_for(200)
-    assert load.wrong == []
+    assert (load.wrong, load.failed) == ([], [])
     wait_until(lambda: files() <= before)
     children = {*children_of(instance.process.pid), *children_of(instance.status()["zygote"]["pid"])}
     assert not {pid for pid in children if not alive(pid)}, "zombies"
