@@ -15,13 +15,18 @@ from warmpool import wire
 from warmpool.errors import BadInput, PoolUnavailable
 
 TIMEOUT_HEADER = "x-warmpool-timeout-ms"
+FRONT_HEADER = b"x-warmpool-front-ns"
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The outputs of one inference by name, and how it was served (lane, bucket, times, model, version)."""
+    """The outputs of one inference by name, and how it was served (lane, bucket, times, model, version).
+
+    `front_ns`: when the instance had the request and when it had the answer, since the epoch, by its own clock.
+    """
 
     outputs: dict[str, wire.Tensor]
     served: dict[str, Any]
+    front_ns: tuple[int, int] | None = None
 
     def __getitem__(self, name: str) -> wire.Tensor:
         return self.outputs[name]
@@ -89,4 +94,11 @@ def _decoded(body: bytes, headers: Mapping[bytes, bytes]) -> Result | Failure:
         # The instance broke the protocol, not the caller: his request must not be called bad.
         return Failure(PoolUnavailable(f"an instance of the pool answered outside the protocol: {error}"), None)
     served = response.parameters | {"model": response.model_name, "version": response.model_version}
-    return Result(response.outputs, served)
+    return Result(response.outputs, served, _front_ns(headers))
+
+
+def _front_ns(headers: Mapping[bytes, bytes]) -> tuple[int, int] | None:
+    start, _, end = headers.get(FRONT_HEADER, b"").partition(b" ")
+    if not (start.isdigit() and end.isdigit() and len(start) == len(end) < 20 and start <= end):
+        return None
+    return int(start), int(end)

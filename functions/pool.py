@@ -104,6 +104,7 @@ class Pool:
             outcome = await self._retry(endpoints, first, outcome, post)
             call.note({"warmpool.retried": True})
         call.note({f"warmpool.{name}": value for name, value in outcome.served.items()})
+        call.answered(outcome.front_ns)
         return outcome
 
     async def aclose(self) -> None:

@@ -2,7 +2,10 @@
 
     function            the whole request
     ├── function.pre    until the first call of the pool: the author's pre-processing
-    ├── pool.infer      each call of the pool, retries included; the instance's spans hang below it
+    ├── pool.infer      each call of the pool, retries included
+    │   ├── pool.request    until the instance had the request
+    │   ├── front           the instance's own spans
+    │   └── pool.response   from when the instance had the answer
     └── function.post   between and after calls: the author's post-processing and the response
 
 The leaves follow one another with shared time stamps, so they sum to the whole. Where calls overlap, post starts when
@@ -44,10 +47,12 @@ _served_before = False
 class Call:
     """One call of the pool: its span, and the headers that carry the trace to the instance."""
 
-    __slots__ = ("_span", "headers")
+    __slots__ = ("_front_ns", "_span", "_start_ns", "headers")
 
     def __init__(self, parent: otel_context.Context | None = None, start_ns: int | None = None) -> None:
-        self._span = tracer.start_span("pool.infer", context=parent, kind=SpanKind.CLIENT, start_time=start_ns)
+        self._start_ns = start_ns or time.time_ns()
+        self._front_ns: tuple[int, int] | None = None
+        self._span = tracer.start_span("pool.infer", context=parent, kind=SpanKind.CLIENT, start_time=self._start_ns)
         self.headers: dict[str, str] = {}
         _propagator.inject(self.headers, trace.set_span_in_context(self._span, parent))
 
@@ -56,9 +61,31 @@ class Call:
         if self._span.is_recording():
             self._span.set_attributes({key: value for key, value in attributes.items() if isinstance(value, Plain)})
 
+    def answered(self, front_ns: tuple[int, int] | None) -> None:
+        """Take note of when the instance had the request and when it had the answer, by its own clock."""
+        self._front_ns = front_ns
+
     def end(self, error: BaseException | None = None, end_ns: int | None = None) -> None:
         """End the span, as failed where there is an error. Messages stay out of it: they may quote a caller's input."""
+        end_ns = end_ns or time.time_ns()
+        if self._front_ns is not None and self._span.is_recording():
+            self._add_ways(*self._front_ns, end_ns)
         _end(self._span, error, end_ns)
+
+    def _add_ways(self, there_ns: int, back_ns: int, end_ns: int) -> None:
+        """Add spans of the way there and of the way back.
+
+        Where the instance's clock is not ours, each gets half of what both took together.
+        """
+        if not self._start_ns <= there_ns <= back_ns <= end_ns:
+            half_ns = max(end_ns - self._start_ns - (back_ns - there_ns), 0) // 2
+            there_ns, back_ns = self._start_ns + half_ns, end_ns - half_ns
+        context = trace.set_span_in_context(self._span)
+        for name, begin_ns, until_ns in (
+            ("pool.request", self._start_ns, there_ns),
+            ("pool.response", back_ns, end_ns),
+        ):
+            tracer.start_span(name, context=context, start_time=begin_ns).end(until_ns)
 
 
 class RequestTrace:

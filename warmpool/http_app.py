@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_HEADER = "x-warmpool-timeout-ms"
+FRONT_HEADER = "x-warmpool-front-ns"  # begin and end of the front's span: the rest of a call was spent on the way
 TIMEOUT_MS_MAX = 24 * 3600 * 1000
 TRACES_READ_MAX = 1000
 
@@ -241,10 +242,11 @@ class HttpApi:
             answer, response = await work(call)
         except WarmpoolError as error:
             response = error_response(error)
-        self.instance.record_request(
+        end_ns = self.instance.record_request(
             trace_id, parent_id, start_ns=start_ns, answer=answer, model=model, status=response.status_code
         )
         response.headers["x-warmpool-trace-id"] = trace_id
+        response.headers[FRONT_HEADER] = f"{start_ns} {end_ns}"
         return response
 
     async def _body(self, request: Request) -> bytes:

@@ -213,7 +213,8 @@ def test_every_error_of_the_tree_has_a_status():
     def below(kind):
         return [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
 
-    statuses = {kind: inference._status_of(kind("message")) for kind in below(errors.WarmpoolError)}
+    tree = [kind for kind in below(errors.WarmpoolError) if kind.__module__ == errors.__name__]
+    statuses = {kind: inference._status_of(kind("message")) for kind in tree}
     assert set(statuses.values()) == set(STATUSES.values())
 
 

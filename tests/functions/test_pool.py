@@ -43,6 +43,25 @@ def test_a_result_holds_the_outputs_and_how_they_were_served(instance):
     assert result.served == {"lane": "primary", "cold": False, "model": "twice", "version": "7"}
 
 
+@pytest.mark.parametrize(
+    ("said", "front_ns"),
+    [
+        ("1700000000000000005 1700000000000000009", (1700000000000000005, 1700000000000000009)),
+        ("5 5", (5, 5)),
+        ("9 5", None),
+        ("5 10", None),
+        ("5", None),
+        ("-5 -3", None),
+        ("five nine", None),
+        (f"{10**30} {10**30}", None),
+    ],
+)
+def test_a_result_says_when_the_instance_had_the_request_and_the_answer(instance, said, front_ns):
+    body = wire.encode_response(wire.InferResponse(model_name="twice", outputs={}), lambda _: False)[0]
+    instance.script.append(Say(200, body, (f"x-warmpool-front-ns: {said}",)))
+    assert infer(instance.url).front_ns == front_ns
+
+
 def test_inputs_go_out_in_the_binary_form(instance):
     infer(instance.url)
     (received,) = instance.received

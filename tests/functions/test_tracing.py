@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from functions import tracing
 from functions.settings import Settings
-from functions.tracing import ComplaintFilter, RequestTrace
+from functions.tracing import Call, ComplaintFilter, RequestTrace
 from tests.functions.fake_instance import Say
 from tests.functions.test_inference import TRACE_ID, TRACEPARENT, call, double, raising
 from warmpool import wire
@@ -97,6 +97,36 @@ def test_a_call_says_how_it_was_served(instance, settings_for, spans):
         "warmpool.cold": False,
         "warmpool.version": "7",
     }
+
+
+@pytest.mark.parametrize(
+    ("front_ns", "there_ns", "back_ns"),
+    [
+        ((1010, 1090), 1010, 1090),
+        ((1000, 1100), 1000, 1100),
+        ((1050, 1050), 1050, 1050),
+        ((10, 90), 1010, 1090),  # another clock: 80 of the 100 were the instance's
+        ((1080, 1120), 1030, 1070),
+        ((0, 200), 1000, 1100),  # another clock, and one that runs fast
+    ],
+)
+def test_the_ways_to_the_instance_and_back_are_spans_around_its_own(spans, front_ns, there_ns, back_ns):
+    call = Call(None, 1000)
+    call.answered(front_ns)
+    call.end(end_ns=1100)
+    request, response, infer = spans()
+    assert [span.name for span in (request, response, infer)] == ["pool.request", "pool.response", "pool.infer"]
+    assert {span.parent.span_id for span in (request, response)} == {infer.context.span_id}
+    assert (infer.start_time, infer.end_time) == (1000, 1100)
+    assert (request.start_time, request.end_time) == (1000, there_ns)
+    assert (response.start_time, response.end_time) == (back_ns, 1100)
+
+
+def test_an_instance_that_does_not_say_when_it_answered_leaves_the_call_whole(spans):
+    call = Call()
+    call.answered(None)
+    call.end()
+    assert [span.name for span in spans()] == ["pool.infer"]
 
 
 def test_a_failure_is_marked_by_its_kind_and_without_its_text(spans):

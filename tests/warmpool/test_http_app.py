@@ -440,6 +440,16 @@ def test_spans_that_are_no_protobuf_are_a_400(instance, answers_on):
     assert_documented(instance.post("/v1/traces", b"\xff\xff\xff"), 400)
 
 
+@pytest.mark.parametrize(("model", "status"), [("tiny:predict", 200), ("nope", 404)])
+def test_a_caller_is_told_when_the_front_had_its_request_and_the_answer(instance, model, status):
+    reply = instance.post(f"/v2/models/{model}/infer", body_of(X))
+    assert reply.status == status
+    traces = {trace["trace_id"]: trace["spans"] for trace in instance.get("/v1/traces?count=1000").json()}
+    front = traces[reply.headers["x-warmpool-trace-id"]][0]
+    assert front["name"] == "front"
+    assert reply.headers["x-warmpool-front-ns"] == f"{front['start_ns']} {front['end_ns']}"
+
+
 @pytest.mark.parametrize(
     "traceparent",
     [
