@@ -9,9 +9,10 @@ import numpy as np
 
 from tests.tiny import METHODS
 from warmpool.manifest import DimSpec
+from warmpool.model import Dim
 
 
-def edges(dim: DimSpec) -> list[int]:
+def edges(dim: DimSpec | Dim) -> list[int]:
     """Sizes at, one under and one over every bucket's edge, and the largest that is allowed."""
     near = {size + step for size in dim.sizes for step in (-1, 0, 1)}
     return sorted({size for size in near if 1 <= size <= dim.max} | {dim.max})

@@ -25,14 +25,6 @@ run = jax.jit(predict)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, train.Trained]:
-    folder = tmp_path_factory.mktemp("digits") / "checkpoint"
-    trained = train.ensure(folder)
-    assert trained is not None
-    return folder, trained
-
-
-@pytest.fixture(scope="module")
 def params(checkpoint: tuple[Path, train.Trained]) -> Any:
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(checkpoint[0])
