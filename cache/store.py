@@ -11,8 +11,9 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -21,6 +22,7 @@ from cache.errors import NotStored, StoreUnavailable
 
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _UNFINISHED = ".unfinished-"
+UNFINISHED_S_MAX = 24 * 3600.0  # a put that wrote nothing for that long was killed
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -36,11 +38,8 @@ class Store(Protocol):
     def put_file(self, path: str, source: Path) -> None:
         """Store the content of a local file, atomically, without holding it in memory."""
 
-    def exists(self, path: str) -> bool:
-        """Whether something is stored under this path."""
-
-    def list(self, prefix: str) -> Iterator[str]:
-        """Paths of the objects below a folder, sorted."""
+    def names(self, folder: str) -> list[str]:
+        """Names of the objects and folders that lie directly in a folder, sorted; none if there is no such folder."""
 
     def local_path(self, path: str) -> Path:
         """A local file with the object's content, which a lane may map; NotStored if there is none."""
@@ -68,21 +67,13 @@ class LocalStore:
         with source.open("rb") as content, self._writing(path) as stream:
             shutil.copyfileobj(content, stream, 1 << 20)
 
-    def exists(self, path: str) -> bool:
-        try:
-            self.local_path(path)
-        except NotStored:
-            return False
-        return True
-
-    def list(self, prefix: str) -> Iterator[str]:
-        folder = self._file(prefix)
-        found: list[str] = []
-        with _reaching(prefix):
-            for parent, _, names in os.walk(folder, onerror=_raise_unless_absent):
-                below = Path(parent).relative_to(self.root)
-                found += [(below / name).as_posix() for name in names if not name.startswith(_UNFINISHED)]
-        yield from sorted(found)
+    def names(self, folder: str) -> list[str]:
+        below = self._file(folder)
+        with _reaching(folder):
+            try:
+                return sorted(found.name for found in below.iterdir() if _PATH.fullmatch(found.name))
+            except _ABSENT:
+                return []
 
     def local_path(self, path: str) -> Path:
         file = self._file(path)
@@ -103,7 +94,9 @@ class LocalStore:
         """A stream whose content appears under `path` when the block ends well, and never when it does not."""
         target = self._file(path)
         with _reaching(path):
+            made = [folder for folder in target.parents if not folder.exists()]
             target.parent.mkdir(parents=True, exist_ok=True)
+            _remove_remains(target.parent)
             descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=target.parent)
             unfinished = Path(name)
             try:
@@ -116,7 +109,10 @@ class LocalStore:
             except BaseException:
                 unfinished.unlink(missing_ok=True)
                 raise
-            _sync_folder(target.parent)
+            # Another put may have made a folder of the store and been killed; above the root only what is new is ours.
+            ours = {folder for folder in target.parents if folder.is_relative_to(self.root)}
+            for folder in ours.union(new.parent for new in made):
+                _sync_folder(folder)
 
 
 def open_store(uri: str) -> Store:
@@ -136,7 +132,7 @@ def open_store(uri: str) -> Store:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable."""
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -144,9 +140,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _raise_unless_absent(error: OSError) -> None:
-    if not isinstance(error, _ABSENT):
-        raise error
+def _remove_remains(folder: Path) -> None:
+    """Remove what killed puts left in a folder."""
+    oldest_s = time.time() - UNFINISHED_S_MAX
+    for unfinished in folder.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError):  # somebody else's, or removed meanwhile: no reason not to put
+            if unfinished.stat().st_mtime < oldest_s:
+                unfinished.unlink()
 
 
 @contextmanager

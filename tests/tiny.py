@@ -201,7 +201,8 @@ def _executable(store: Store, fingerprint: Fingerprint, name: str, bucket: dict[
     ingredients = _ingredients(name, bucket, fingerprint)
     header = Header(key=executable_key(**ingredients), ingredients=executable_ingredients(**ingredients))
     path = stored.executable_path(header.key)
-    if not store.exists(path):
+    folder, _, file = path.rpartition("/")
+    if file not in store.names(folder):
         arguments = [
             *WEIGHTS.values(),
             *(

@@ -85,10 +85,10 @@ class Catalog:
 def read_catalog(store: Store) -> Catalog:
     """Every model's stable version. A model that cannot be read is a problem of its own and disturbs no other."""
     catalog = Catalog()
-    names = {path.split("/")[1] for path in _listed(store) if path.endswith("/serving.json")}
-    for name in sorted(names):
+    for name in store.names("models"):
         try:
-            catalog.models[name] = _read_model(store, name)
+            if serving := _serving(store, name):
+                catalog.models[name] = _read_model(store, name, serving.stable)
         except (CacheError, msgspec.MsgspecError, ValueError) as error:
             log.exception("model cannot be served", extra={"model": name})
             catalog.problems[name] = str(error)
@@ -142,22 +142,21 @@ def load_order(targets: dict[str, Target]) -> list[tuple[str, ExecutableSpec]]:
     return minimum + [specs[turn] for turn in range(longest) for specs in rest if turn < len(specs)]
 
 
-def _listed(store: Store) -> list[str]:
-    try:
-        return list(store.list("models"))
-    except NotStored:
-        return []
-
-
-def _read_model(store: Store, name: str) -> ServedModel:
+def _serving(store: Store, name: str) -> Serving | None:
     path = stored.serving_path(name)
-    serving = _decoded(store.get(path), Serving, path)
-    path = stored.manifest_path(name, serving.stable)
+    try:
+        return _decoded(store.get(path), Serving, path)
+    except NotStored:
+        return None
+
+
+def _read_model(store: Store, name: str, version: str) -> ServedModel:
+    path = stored.manifest_path(name, version)
     manifest = _decoded(store.get(path), Manifest, path)
     dims = {dim.name: dim for dim in manifest.dims}
     batch = next((dim.name for dim in manifest.dims if dim.batch), None)
     methods = {method: _served_method(manifest, method, spec, dims, batch) for method, spec in manifest.methods.items()}
-    if problem := _problem(manifest, (name, serving.stable), methods):
+    if problem := _problem(manifest, (name, version), methods):
         raise Damaged(path, problem)
     return ServedModel(
         manifest=manifest,

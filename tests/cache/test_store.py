@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.errors import NotStored, StoreUnavailable
-from cache.store import LocalStore, open_store
+from cache.store import UNFINISHED_S_MAX, LocalStore, open_store
 
 NOBODY = 65534
 WAIT_S_MAX = 30.0
@@ -39,7 +39,6 @@ def files_of(store):
 def test_what_was_put_is_there(store):
     store.put("models/a/1/manifest.json", b"one")
     assert store.get("models/a/1/manifest.json") == b"one"
-    assert store.exists("models/a/1/manifest.json")
     assert store.local_path("models/a/1/manifest.json").read_bytes() == b"one"
 
 
@@ -52,7 +51,8 @@ def test_a_put_replaces_what_was_there(store):
 
 def test_an_empty_object_is_an_object(store):
     store.put("a", b"")
-    assert (store.exists("a"), store.get("a")) == (True, b"")
+    assert store.get("a") == b""
+    assert store.names("a") == []
 
 
 @settings(max_examples=40)
@@ -64,7 +64,7 @@ def test_any_set_of_objects_that_do_not_lie_below_each_other_is_kept(tmp_path_fa
     store = LocalStore(tmp_path_factory.mktemp("store"))
     for path, data in objects.items():
         store.put(f"x/{path}", data)
-    assert list(store.list("x")) == sorted(f"x/{path}" for path in objects)
+    assert store.names("x") == sorted({path.partition("/")[0] for path in objects})
     assert {path: store.get(f"x/{path}") for path in objects} == objects
 
 
@@ -81,14 +81,13 @@ def test_a_file_is_stored_without_its_name_or_its_mode(store, tmp_path):
 def test_a_file_that_does_not_exist_leaves_nothing(store, tmp_path):
     with pytest.raises(FileNotFoundError):
         store.put_file("weights/w", tmp_path / "missing")
-    assert not store.exists("weights/w")
+    assert files_of(store) == []
 
 
 @pytest.mark.parametrize("path", ["a", "a/b", "file/below"])
 def test_where_nothing_is_stored_every_method_says_so(store, path):
     store.put("file", b"")
-    assert not store.exists(path)
-    assert list(store.list(path)) == []
+    assert store.names(path) == []
     for read in (store.get, store.local_path):
         with pytest.raises(NotStored, match=f"nothing is stored under '{path}'") as caught:
             read(path)
@@ -97,25 +96,25 @@ def test_where_nothing_is_stored_every_method_says_so(store, path):
 
 def test_a_folder_is_no_object(store):
     store.put("a/b", b"")
-    assert not store.exists("a")
     for read in (store.get, store.local_path):
         with pytest.raises(NotStored):
             read("a")
 
 
 def test_a_store_that_was_never_written_is_empty(store):
-    assert list(store.list("models")) == []
-    assert not store.exists("models/a")
+    assert store.names("models") == []
     assert not store.root.exists()
 
 
-def test_only_what_is_below_the_folder_is_listed_in_order_of_the_paths(store):
-    stored = ("m/b/2", "m/b/10", "m/a-b/c", "m/a/c", "m/a.json", "mm/x", "n")
-    for path in stored:
+def test_only_what_lies_directly_in_the_folder_is_named_in_order(store):
+    for path in ("m/b/2", "m/b/10", "m/a-b/c/d", "m/a/c", "m/a.json", "mm/x", "n"):
         store.put(path, b"")
-    assert list(store.list("m")) == sorted(path for path in stored if path.startswith("m/"))
-    assert list(store.list("m/b")) == ["m/b/10", "m/b/2"]
-    assert list(store.list("n")) == []
+    assert store.names("m") == ["a", "a-b", "a.json", "b"]
+    assert store.names("m/b") == ["10", "2"]
+    assert store.names("n") == []
+    (store.root / "m" / "not a path").mkdir()
+    (store.root / "m" / ".hidden").write_bytes(b"")
+    assert store.names("m") == ["a", "a-b", "a.json", "b"]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +150,8 @@ def test_what_is_no_path_is_refused_by_every_method(store, tmp_path, path):
     source.write_bytes(b"x")
     for call in (
         store.get,
-        store.exists,
         store.local_path,
-        lambda path: list(store.list(path)),
+        store.names,
         lambda path: store.put(path, b"x"),
         lambda path: store.put_file(path, source),
     ):
@@ -200,9 +198,8 @@ def closed(store):
     "call",
     [
         lambda store: store.get("shut/a"),
-        lambda store: store.exists("shut/a"),
         lambda store: store.local_path("shut/a"),
-        lambda store: list(store.list("shut")),
+        lambda store: store.names("shut"),
         lambda store: store.put("shut/b", b""),
         lambda store: store.put("shut/below/b", b""),
     ],
@@ -277,7 +274,6 @@ def test_no_reader_sees_a_torn_object_while_four_processes_write_it(store):
                 continue
             assert len(set(data)) == 1, "two writers' bytes in one object"
             seen.add(hashlib.sha256(data).digest())
-            assert set(store.list("shared")) <= {"shared"}
     finally:
         for process in writers:
             process.kill()
@@ -299,7 +295,7 @@ def test_a_writer_killed_in_a_put_leaves_the_old_object_or_the_new_one_and_nothi
             process.communicate()
         assert set(store.get("shared")) == set(b"a")
         store.put("below/b", b"")
-        assert list(store.list("below")) == ["below/b"]
+        assert store.names("below") == ["b"]
     for name in hidden(store):
         with pytest.raises(ValueError, match="is not a store path"):
             store.get(name)
@@ -309,10 +305,39 @@ def hidden(store):
     return [path.name for path in store.root.iterdir() if path.name.startswith(".unfinished-")]
 
 
-def test_remains_of_a_killed_put_are_not_listed(store):
+def test_remains_of_a_killed_put_are_not_named_and_go_at_a_put_a_day_later(store):
     store.put("a/b", b"")
-    (store.root / "a" / ".unfinished-xyz").write_bytes(b"half")
-    assert list(store.list("a")) == ["a/b"]
+    remains = store.root / "a" / ".unfinished-xyz"
+    remains.write_bytes(b"half")
+    assert store.names("a") == ["b"]
+    store.put("a/c", b"")
+    assert remains.exists(), "it may still be written"
+    long_ago_s = time.time() - UNFINISHED_S_MAX - 60
+    os.utime(remains, (long_ago_s, long_ago_s))
+    store.put("other/b", b"")
+    assert remains.exists()
+    store.put("a/c", b"")
+    assert files_of(store) == ["a/b", "a/c", "other/b"]
+
+
+def test_a_put_syncs_the_object_and_every_folder_on_the_way_to_it(tmp_path, monkeypatch):
+    synced: list[str] = []
+    really = os.fsync
+
+    def fsync(descriptor):
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = LocalStore(tmp_path / "new" / "store")
+    store.put("m/a/1", b"x")
+    content, *folders = synced
+    assert content.startswith("new/store/m/a/.unfinished-")
+    assert sorted(folders) == [".", "new", "new/store", "new/store/m", "new/store/m/a"]
+    del synced[:]
+    (store.root / "m" / "b").mkdir()  # as a put does that is killed then
+    store.put("m/b/1", b"x")
+    assert sorted(synced[1:]) == ["new/store", "new/store/m", "new/store/m/b"]
 
 
 def test_a_put_that_is_interrupted_leaves_nothing(store):

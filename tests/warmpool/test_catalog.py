@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import subprocess
 import sys
 
@@ -125,6 +126,24 @@ def test_a_problem_names_what_is_wrong(store):
     assert problem.startswith("models/bad/1/manifest.json is damaged: ")
     put(store, "bad", format=2)
     assert "its format is 2, this release reads 1" in read_catalog(store).problems["bad"]
+
+
+def test_versions_that_are_not_served_are_not_walked(store, monkeypatch):
+    for version in ("1", "2", "3"):
+        put(store, version=version, serving=version == "3")
+    walked: list[str] = []
+
+    def noted(walk):
+        def walk_and_note(folder):
+            walked.append(str(folder))
+            return walk(folder)
+
+        return walk_and_note
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, noted(getattr(os, name)))
+    assert read_catalog(store).models["tiny"].manifest.version == "3"
+    assert walked == [str(store.root / "models")]
 
 
 def test_files_that_lie_about_are_no_models(store):
