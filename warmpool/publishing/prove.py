@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from warmpool.dtypes import INT_RANGES
 from warmpool.manifest import ProofSpec, TensorSpec, ToleranceSpec, bucket_name
 from warmpool.publishing.subject import Case, Row, Sizes, Subject, Tensors, garbage, generator_of, is_mask
 
@@ -42,9 +43,12 @@ class Difference:
 
 
 def difference(found: NDArray[Any], wanted: NDArray[Any], tolerance: ToleranceSpec) -> Difference:
-    """Compares a tensor with its reference. What is not finite has to be the same on both sides."""
+    """Compares a tensor with its reference. What is no float, or not finite, has to be the same on both sides."""
     if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
         return Difference(np.inf, np.inf)
+    if found.dtype.kind in "biu":  # a tolerance is for rounding, and a count or an index is never rounded
+        error_max = float(np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max(initial=0.0))
+        return Difference(error_max, np.inf if error_max else 0.0)
     got, want = found.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(got) & np.isfinite(want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
@@ -174,15 +178,21 @@ class Broken:
 
     def _where(self) -> str:
         row = self.case.rows[self.index]
-        output = self.subject.spec.outputs[self.output].name
+        output = self.subject.spec.outputs[self.output]
         exact = f" at {bucket_name(row.point)}" if row.point else ""
-        amount = (
-            f"{self.difference.error_max:.3g}" if np.isfinite(self.difference.excess) else "more than any tolerance"
-        )
+        whole = output.dtype == "bool" or output.dtype in INT_RANGES
+        amount = f"{self.difference.error_max:.3g}"
+        if not (whole or np.isfinite(self.difference.excess)):
+            amount = "more than any tolerance"
         tolerance = self.subject.tolerance
+        allowed = (
+            f"{output.dtype} has to be equal"
+            if whole
+            else f"allowed: {tolerance.atol:g} + {tolerance.rtol:g} of the value"
+        )
         return (
-            f"output {output!r}{exact} in bucket {bucket_name(dict(self.bucket))} differs from the exact shape by "
-            f"{amount} (allowed: {tolerance.atol:g} + {tolerance.rtol:g} of the value)"
+            f"output {output.name!r}{exact} in bucket {bucket_name(dict(self.bucket))} differs from the exact shape by "
+            f"{amount} ({allowed})"
         )
 
     def _leaking(self, inputs: Tensors, dim: str, changes: Callable[[Tensors], bool]) -> list[str]:

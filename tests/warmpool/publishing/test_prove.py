@@ -39,12 +39,13 @@ def verdict(
     bucket: Mapping[str, int] | None = None,
     exact: Function | None = None,
     tolerance: ToleranceSpec = TOLERANCE,
+    dtype: str = "float32",
 ) -> tuple[Tally, str | None]:
-    """Prove a numpy function that computes in float32, against itself (or `exact`) at exact shapes."""
+    """Prove a numpy function that returns one dtype, against itself (or `exact`) at exact shapes."""
     used = {axis for tensor in inputs for axis in tensor.shape}
     dims = tuple(dim for dim in (BATCH, SEQ, WIDTH) if dim.name in used)
     spec = MethodSpec(
-        programs={}, symbolic=True, inputs=inputs, outputs=(TensorSpec(name="y", dtype="float32", shape=output),)
+        programs={}, symbolic=True, inputs=inputs, outputs=(TensorSpec(name="y", dtype=dtype, shape=output),)
     )
     manifest = Manifest(
         model="toy",
@@ -59,7 +60,7 @@ def verdict(
     sizes = dict(bucket or {dim.name: dim.sizes[-1] for dim in dims})
 
     def run(which: Function, tensors: Tensors) -> Tensors:
-        return [which(*tensors).astype(np.float32)]
+        return [which(*tensors).astype(dtype)]
 
     def references(row: Row) -> Tensors:
         return run(exact or function, subject.exact(row))
@@ -223,6 +224,28 @@ def test_what_is_not_finite_is_equal_only_to_itself(found: float, wanted: float)
 )
 def test_another_shape_dtype_or_integer_is_a_difference(found: NDArray[Any], wanted: NDArray[Any]) -> None:
     assert not difference(found, wanted, TOLERANCE).within
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (np.array([1_000_001], np.int32), np.array([1_000_000], np.int32)),
+        (np.array([2**32 - 1], np.uint32), np.array([2**32 - 2], np.uint32)),
+        (np.array([100], np.int8), np.array([101], np.int8)),
+        (np.array([True]), np.array([False])),
+    ],
+)
+def test_a_tolerance_is_not_for_integers_and_bools(found: NDArray[Any], wanted: NDArray[Any]) -> None:
+    wide = ToleranceSpec(rtol=1.0, atol=1.0)
+    assert not difference(found, wanted, wide).within
+    assert difference(found, wanted, wide).error_max == 1.0
+    assert difference(wanted, wanted, wide).within
+
+
+def test_a_large_integer_that_contains_the_padded_size_is_refused() -> None:
+    _, failure = verdict(lambda x: np.full(len(x), 1_000_000 + x.shape[1]), X, dtype="int32")
+    assert failure is not None
+    assert "differs from the exact shape by 3 (int32 has to be equal): the padded size of dimension 'seq'" in failure
 
 
 def test_empty_tensors_agree() -> None:
