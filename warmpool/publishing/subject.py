@@ -129,21 +129,24 @@ class Subject:
 
 
 def points_of(dims: Sequence[DimSpec], bucket: Sizes, *, stored: bool = False) -> list[dict[str, int]]:
-    """Sizes of the dimensions without the batch at which a bucket is proved: its own, and its lower edge.
+    """Sizes of the dimensions without the batch at which a bucket is proved: its own, and its lower edges.
 
-    The lower edge is one above the bucket below, the smallest request that selection gives this bucket. With `stored`
-    it is the bucket below itself, whose stored executable can then be the reference.
+    At a lower edge all dimensions are at their smallest, or one of them alone: the sizes of two may cancel out. The
+    smallest is one above the bucket below, since selection gives a smaller request another bucket. With `stored` it is
+    the bucket below itself, whose stored executable can then be the reference, as far as every size has one below it.
     """
-    full = {dim.name: bucket[dim.name] for dim in dims if not dim.batch}
-    low = {dim.name: _lower_edge(dim, bucket[dim.name], stored=stored) for dim in dims if not dim.batch}
-    return [full] if low == full else [full, low]
+    free = [dim for dim in dims if not dim.batch]
+    full = {dim.name: bucket[dim.name] for dim in free}
+    lowered = [free, *([dim] for dim in free)]
+    points = [full, *(full | _lower_edge(chosen, bucket, stored=stored) for chosen in lowered)]
+    return [point for index, point in enumerate(points) if point not in points[:index]]
 
 
-def _lower_edge(dim: DimSpec, size: int, *, stored: bool) -> int:
-    below = [other for other in dim.sizes if other < size]
-    if stored:
-        return below[-1] if below else size
-    return below[-1] + 1 if below else 1
+def _lower_edge(dims: Sequence[DimSpec], bucket: Sizes, *, stored: bool) -> Sizes:
+    below = {dim.name: max((size for size in dim.sizes if size < bucket[dim.name]), default=0) for dim in dims}
+    if stored and all(below.values()):
+        return below
+    return {name: size + 1 for name, size in below.items()}
 
 
 def legal(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:

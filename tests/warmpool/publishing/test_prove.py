@@ -22,6 +22,7 @@ from warmpool.publishing.subject import Row, Subject, Tensors, points_of
 BATCH = DimSpec(name="batch", max=4, sizes=(1, 4), batch=True)
 SEQ = DimSpec(name="seq", max=8, sizes=(4, 8))
 WIDTH = DimSpec(name="width", max=6, sizes=(3, 6))
+TWIN = DimSpec(name="twin", max=8, sizes=(4, 8))  # with the same edges as seq
 TOLERANCE = ToleranceSpec(rtol=1e-5, atol=1e-5)
 
 X = TensorSpec(name="x", dtype="float32", shape=("batch", "seq"), low=1.0, high=2.0)
@@ -43,7 +44,7 @@ def verdict(
 ) -> tuple[Tally, str | None]:
     """Prove a numpy function that returns one dtype, against itself (or `exact`) at exact shapes."""
     used = {axis for tensor in inputs for axis in tensor.shape}
-    dims = tuple(dim for dim in (BATCH, SEQ, WIDTH) if dim.name in used)
+    dims = tuple(dim for dim in (BATCH, SEQ, WIDTH, TWIN) if dim.name in used)
     spec = MethodSpec(
         programs={}, symbolic=True, inputs=inputs, outputs=(TensorSpec(name="y", dtype=dtype, shape=output),)
     )
@@ -128,6 +129,19 @@ def test_of_two_dimensions_the_leaking_one_is_named() -> None:
     assert failure is not None
     assert "the padding of input 'image' along dimension 'width' reaches it" in failure
     assert "'seq'" not in failure
+
+
+def test_sizes_of_two_dimensions_that_cancel_out_where_both_are_full_or_low_are_refused() -> None:
+    left = TensorSpec(name="left", dtype="float32", shape=("batch", "seq"))
+    right = TensorSpec(name="right", dtype="float32", shape=("batch", "twin"))
+
+    def subtracts_sizes(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+        return left[:, 0] + left.shape[1] - right.shape[1]
+
+    _, failure = verdict(subtracts_sizes, left, right, tolerance=ToleranceSpec(rtol=1e-3, atol=1e-3))
+    assert failure is not None
+    assert failure.startswith("output 'y' at seq=5,twin=8 in bucket batch=4,seq=8,twin=8 differs")
+    assert failure.endswith("the padded size of dimension 'seq' itself reaches it, as in a mean or a count over it")
 
 
 def test_of_two_inputs_the_leaking_one_is_named() -> None:

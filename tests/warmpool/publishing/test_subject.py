@@ -90,30 +90,52 @@ def test_every_point_is_proved_with_what_is_written_and_with_garbage(bucket: dic
     assert bucket["batch"] == 1 or any(len(case.rows) < bucket["batch"] for case in cases)
 
 
-def test_a_bucket_is_proved_at_its_size_and_at_one_over_the_bucket_below() -> None:
+def test_a_bucket_is_proved_at_its_size_and_where_all_dimensions_or_one_are_one_over_the_bucket_below() -> None:
     dims = [BATCH, SEQ, WIDTH]
-    assert points_of(dims, {"batch": 2, "seq": 8, "width": 6}) == [{"seq": 8, "width": 6}, {"seq": 5, "width": 4}]
+    assert points_of(dims, {"batch": 2, "seq": 8, "width": 6}) == [
+        {"seq": 8, "width": 6},
+        {"seq": 5, "width": 4},
+        {"seq": 5, "width": 6},
+        {"seq": 8, "width": 4},
+    ]
     assert points_of(dims, {"batch": 2, "seq": 1, "width": 3}) == [{"seq": 1, "width": 3}, {"seq": 1, "width": 1}]
+    assert points_of([BATCH, SEQ], {"batch": 2, "seq": 8}) == [{"seq": 8}, {"seq": 5}]
     assert points_of([BATCH, SEQ], {"batch": 2, "seq": 1}) == [{"seq": 1}]
     assert points_of([BATCH], {"batch": 8}) == [{}]
 
 
-def test_stored_references_are_looked_for_at_the_bucket_below() -> None:
+def test_stored_references_are_looked_for_at_the_bucket_below_where_there_is_one() -> None:
     dims = [BATCH, SEQ, WIDTH]
+    assert points_of(dims, {"batch": 2, "seq": 8, "width": 6}, stored=True) == [
+        {"seq": 8, "width": 6},
+        {"seq": 4, "width": 3},
+        {"seq": 4, "width": 6},
+        {"seq": 8, "width": 3},
+    ]
+    # No bucket is below a width of 3: what is left open would be every width under it.
     assert points_of(dims, {"batch": 2, "seq": 8, "width": 3}, stored=True) == [
         {"seq": 8, "width": 3},
+        {"seq": 5, "width": 1},
         {"seq": 4, "width": 3},
+        {"seq": 8, "width": 1},
     ]
-    assert points_of(dims, {"batch": 2, "seq": 1, "width": 3}, stored=True) == [{"seq": 1, "width": 3}]
+
+
+@given(bucket=BUCKETS)
+def test_what_has_no_stored_reference_is_a_point_of_a_first_publish_too(bucket: dict[str, int]) -> None:
+    dims = [BATCH, SEQ, WIDTH]
+    plain = points_of(dims, bucket)
+    for point in points_of(dims, bucket, stored=True):
+        assert point in plain or all(point[dim.name] in dim.sizes for dim in (SEQ, WIDTH))
 
 
 def test_rows_of_a_batch_differ_in_shape_and_in_values() -> None:
     subject = subject_of(*INPUTS)
     bucket = {"batch": 8, "seq": 8, "width": 6}
     case = subject.cases(bucket, points_of([BATCH, SEQ, WIDTH], bucket))[0]
-    assert len({bucket_name(row.point) for row in case.rows}) == 2
+    assert len({bucket_name(row.point) for row in case.rows}) == 4
     ids = subject.padded(bucket, case)[0]
-    assert len({row.tobytes() for row in ids}) == 6  # two points of three value sets each
+    assert len({row.tobytes() for row in ids}) == 8  # four points of two value sets each
 
 
 def test_rows_that_share_an_input_with_a_size_are_of_one_shape() -> None:
