@@ -215,8 +215,9 @@ class HttpApi:
 
     async def predict(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
-            method = self.instance.dataplane.method(request.path_params["model"])
-            form, inputs = rows_form.decode(method, call.body)
+            body = rows_form.parse(call.body)
+            method = self.instance.dataplane.method(rows_form.named(request.path_params["model"], body))
+            form, inputs = rows_form.decode(method, body)
             answer = await self.instance.dataplane.infer(method, inputs, timeout_s=call.timeout_s)
             served = {**answer.served(), "trace_id": call.trace_id}
             content = {**rows_form.encode(form, answer), "model_version": method.version, "served": served}

@@ -1,7 +1,8 @@
 """The request form of TF Serving and Vertex AI: {"instances": [row, ...]} or {"inputs": {name: values}}, JSON only.
 
 It carries no datatypes: values are read as what the manifest says. Rows answer as {"predictions": [...]}, columns as
-{"outputs": {...}}.
+{"outputs": {...}}. TF Serving's `signature_name` names the method where the URL does not; Vertex AI's `parameters` may
+be there and empty, since what a method takes are its inputs.
 """
 
 from __future__ import annotations
@@ -19,28 +20,50 @@ from warmpool.tensors import Tensor, named_non_finite
 Form = Literal["instances", "inputs"]
 
 
-class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request as its JSON has it, of one form or the other."""
+
     instances: list[Any] | msgspec.UnsetType = msgspec.UNSET
     inputs: Any = msgspec.UNSET
-    signature_name: str = ""
+    signature_name: str | None = None
+    parameters: dict[str, Any] | None = None
 
 
-_decoder = msgspec.json.Decoder(_Body)
+_decoder = msgspec.json.Decoder(Body)
 
 
-def decode(method: ServedMethod, body: bytes) -> tuple[Form, dict[str, Tensor]]:
-    """The request's form and tensors. Raises BadInput for anything that is neither form."""
+def parse(body: bytes) -> Body:
+    """The request as it is. Raises BadInput for anything that is neither form."""
     try:
         parsed = _decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadInput(f"body: {error}; allowed: JSON with instances or inputs") from None
     if (parsed.instances is msgspec.UNSET) == (parsed.inputs is msgspec.UNSET):
         raise BadInput("body: give either instances (a list of rows) or inputs (values by input name)")
-    if parsed.instances is not msgspec.UNSET:
-        columns = _columns(method, parsed.instances)
-        return "instances", _tensors(method, columns, "instances") if parsed.instances else _no_rows(method)
+    if parsed.parameters:
+        raise BadInput.about("parameters", next(iter(parsed.parameters)), "none; what a method takes are its inputs")
+    return parsed
+
+
+def named(path: str, body: Body) -> str:
+    """NAME or NAME:METHOD that a request means: what its path says, with the method of its body if it has one.
+
+    Raises:
+        BadInput: path and body name different methods.
+    """
+    name, _, method = path.partition(":")
+    if body.signature_name and method and body.signature_name != method:
+        raise BadInput.about("signature_name", body.signature_name, f"{method}, which the URL names, or none")
+    return f"{name}:{body.signature_name}" if body.signature_name else path
+
+
+def decode(method: ServedMethod, body: Body) -> tuple[Form, dict[str, Tensor]]:
+    """The request's form and tensors. Raises BadInput where its values are not those of the method's inputs."""
+    if body.instances is not msgspec.UNSET:
+        columns = _columns(method, body.instances)
+        return "instances", _tensors(method, columns, "instances") if body.instances else _no_rows(method)
     names = [spec.name for spec in method.spec.inputs]
-    inputs = parsed.inputs
+    inputs = body.inputs
     if not isinstance(inputs, dict):
         if len(names) != 1:
             raise BadInput.about("inputs", inputs, f"an object with {', '.join(names)}")

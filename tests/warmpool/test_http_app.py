@@ -370,6 +370,14 @@ def test_rows_of_a_method_without_batch_dimension_are_a_400(instance, answers_on
     assert "batch dimension" in reply.json()["error"]
 
 
+def test_a_signature_names_the_method_where_the_path_does_not(instance, answers_on):
+    columns = {"inputs": {"x": [[1, 2, 3, 4]]}}
+    by_path = instance.post(PREDICT, columns).json()["outputs"]
+    assert instance.post("/v1/models/tiny", columns | {"signature_name": "predict"}).json()["outputs"] == by_path
+    assert_documented(instance.post("/v1/models/tiny", columns | {"signature_name": "nope"}), 404)
+    assert_documented(instance.post(PREDICT, columns | {"signature_name": "scale"}), 400)
+
+
 HEAD = body_of(BINARY_X)
 
 

@@ -25,13 +25,13 @@ UNBATCHED = method([tensor("x", "float32", "seq")], [tensor("y", "float32", "seq
 
 
 def decoded(served, document):
-    form, tensors = rows_form.decode(served, json.dumps(document).encode())
+    form, tensors = rows_form.decode(served, rows_form.parse(json.dumps(document).encode()))
     return form, {name: (given.datatype, given.shape, given.tolist()) for name, given in tensors.items()}
 
 
 def refusal(served, body):
     with pytest.raises(BadInput) as caught:
-        rows_form.decode(served, body if isinstance(body, bytes) else json.dumps(body).encode())
+        rows_form.decode(served, rows_form.parse(body if isinstance(body, bytes) else json.dumps(body).encode()))
     return str(caught.value)
 
 
@@ -90,6 +90,13 @@ def test_numbers_that_json_lacks_have_names():
         (PAIR, {"instances": [], "inputs": {}}, "body: give either instances"),
         (PAIR, {"instances": [], "more": 1}, "body: "),
         (PAIR, {"instances": {"ids": 1}}, "body: "),
+        (PAIR, {"instances": [], "signature_name": 1}, "body: "),
+        (PAIR, {"instances": [], "parameters": []}, "body: "),
+        (
+            PAIR,
+            {"instances": [], "parameters": {"top": 1}},
+            "parameters: got 'top'; allowed: none; what a method takes are its inputs",
+        ),
         (PAIR, {"instances": [1]}, "instances[0]: got 1; allowed: an object with ids, weight"),
         (PAIR, {"instances": [{"ids": [1]}]}, "instances[0]: got {'ids': [1]}; allowed: an object with ids, weight"),
         (
@@ -122,6 +129,32 @@ def test_what_is_neither_form_is_named(served, body, message):
     assert refusal(served, body).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("path", "signature", "meant"),
+    [
+        ("tiny", None, "tiny"),
+        ("tiny", "", "tiny"),
+        ("tiny", "scale", "tiny:scale"),
+        ("tiny:scale", None, "tiny:scale"),
+        ("tiny:scale", "", "tiny:scale"),
+        ("tiny:scale", "scale", "tiny:scale"),
+    ],
+)
+def test_the_signature_names_the_method_where_the_url_does_not(path, signature, meant):
+    assert rows_form.named(path, rows_form.Body(instances=[], signature_name=signature)) == meant
+
+
+def test_a_signature_that_is_not_the_method_of_the_url_is_refused():
+    with pytest.raises(BadInput, match=r"signature_name: got 'predict'; allowed: scale, which the URL names, or none"):
+        rows_form.named("tiny:scale", rows_form.Body(instances=[], signature_name="predict"))
+
+
+@pytest.mark.parametrize("parameters", [None, {}])
+def test_parameters_may_be_there_and_empty(parameters):
+    document = {"instances": [1, 2], "parameters": parameters}
+    assert decoded(doubling(), document) == ("instances", {"x": ("INT32", (2,), [1, 2])})
+
+
 def test_a_refusal_shows_little_of_what_came():
     assert len(refusal(PAIR, {"instances": ["x" * 10_000]})) < 200
     assert len(refusal(PAIR, {"inputs": {"x" * 10_000: 1}})) < 200
@@ -138,7 +171,7 @@ def test_whatever_is_sent_is_decoded_or_refused(values):
     for served in (PAIR, UNBATCHED, doubling()):
         for document in ({"instances": values}, {"inputs": values}, values):
             try:
-                rows_form.decode(served, json.dumps(document).encode())
+                rows_form.decode(served, rows_form.parse(json.dumps(document).encode()))
             except BadInput as error:
                 assert str(error)  # noqa: PT017  # either outcome is right
 
