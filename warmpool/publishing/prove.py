@@ -12,60 +12,28 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warmpool.dtypes import INT_RANGES
-from warmpool.manifest import ProofSpec, TensorSpec, ToleranceSpec, bucket_name
-from warmpool.publishing.subject import Case, Row, Sizes, Subject, Tensors, garbage, generator_of, is_mask
+from warmpool.manifest import ProofSpec, TensorSpec, bucket_name
+from warmpool.publishing.compare import Difference, difference, same_bits
+from warmpool.publishing.subject import (
+    Case,
+    Row,
+    Sizes,
+    Subject,
+    Tensors,
+    garbage,
+    generator_of,
+    is_mask,
+    not_finite,
+    unbounded_values,
+)
 
 Kind = Literal["platforms", "padding", "batching"]
 Run = Callable[[Tensors], Tensors]
 
 _ROUNDING_FACTOR = 100.0  # a miss by less than this many tolerances may be rounding
-_TRIES = 3  # a mask's garbage may happen to be what was there
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How far a tensor is from its reference.
-
-    Attributes:
-        error_max: The largest finite difference.
-        excess: The largest difference in units of what is allowed there; above 1 the tensor differs.
-    """
-
-    error_max: float
-    excess: float
-
-    @property
-    def within(self) -> bool:
-        return self.excess <= 1.0
-
-
-def difference(found: NDArray[Any], wanted: NDArray[Any], tolerance: ToleranceSpec) -> Difference:
-    """Compares a tensor with its reference. What is no float, or not finite, has to be the same on both sides."""
-    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
-        return Difference(np.inf, np.inf)
-    if found.dtype.kind in "biu":  # a tolerance is for rounding, and a count or an index is never rounded
-        error_max = float(np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max(initial=0.0))
-        return Difference(error_max, np.inf if error_max else 0.0)
-    got, want = found.astype(np.float64), wanted.astype(np.float64)
-    finite = np.isfinite(got) & np.isfinite(want)
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
-    error = np.abs(np.where(finite, got, 0.0) - np.where(finite, want, 0.0))
-    allowed = tolerance.atol + tolerance.rtol * np.abs(np.where(finite, want, 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        excess = np.where(same, 0.0, np.where(finite, error / allowed, np.inf))
-    return Difference(float(error.max(initial=0.0)), float(excess.max(initial=0.0)))
-
-
-def nowhere_a_number(outputs: Sequence[Sequence[NDArray[Any]]]) -> list[int]:
-    """Indices of outputs that are NaN everywhere in every one of the results: weights or bounds must be wrong."""
-    return [
-        index
-        for index, same in enumerate(zip(*outputs, strict=True))
-        if all(one.size and one.dtype.kind not in "biu" and np.isnan(one.astype(np.float64)).all() for one in same)
-    ]
+_TRIES = ("1", "2", "3")  # a mask's garbage may happen to be what was there
 
 
 @dataclass(slots=True)
@@ -122,7 +90,7 @@ def prove(
             bad = next((number for number, one in enumerate(differences) if not one.within), None)
             if bad is not None:
                 broken = Broken(subject, bucket, case, index, bad, differences[bad])
-                return tally, broken.explained(run, inputs, outputs)
+                return tally, broken.explained(run, inputs)
             error_max = max((one.error_max for one in differences), default=0.0)
             for kind in kinds_of(subject, bucket, row, stored=stored):
                 tally.add(kind, 1, error_max)
@@ -155,26 +123,31 @@ class Broken:
     output: int
     difference: Difference
 
-    def explained(self, run: Run, inputs: Tensors, outputs: Tensors) -> str:
+    def explained(self, run: Run, inputs: Tensors) -> str:
         """The verdict in words: where, by how much, which input and dimension, and what to change."""
-        row = self.case.rows[self.index]
-        before = self.subject.cut(outputs, self.index, row)[self.output]
-
-        def changes(changed: Tensors) -> bool:
-            after = self.subject.cut(run(changed), self.index, row)[self.output]
-            return not np.array_equal(before, after, equal_nan=before.dtype.kind not in "biu")
-
-        dims = padded_dims(self.bucket, row)
+        changes = self._changes(run, inputs)
+        dims = padded_dims(self.bucket, self.case.rows[self.index])
         leaks = [(name, dim) for dim in dims for name in self._leaking(inputs, dim, changes)]
         if leaks:
             return f"{self._where()}: {self._padding_leak(leaks)}"
-        if neighbours := self._leaking_neighbours(inputs, changes):
+        if neighbours := self._leaking_neighbours(run, inputs):
             names = " and ".join(repr(name) for name in neighbours)
             return (
                 f"{self._where()}: what other rows hold in input {names} reaches this one along dimension "
                 f"{self.subject.batch!r}; compute every row by itself"
             )
         return f"{self._where()}: {self._without_a_leak(dims)}"
+
+    def _changes(self, run: Run, inputs: Tensors) -> Callable[[Tensors], bool]:
+        """Whether other inputs than these give this row another answer."""
+        row = self.case.rows[self.index]
+        before = self.subject.cut(run(inputs), self.index, row)[self.output]
+
+        def changes(changed: Tensors) -> bool:
+            after = self.subject.cut(run(changed), self.index, row)[self.output]
+            return not same_bits(before, after)
+
+        return changes
 
     def _where(self) -> str:
         row = self.case.rows[self.index]
@@ -205,7 +178,7 @@ class Broken:
         for number, tensor in enumerate(self.subject.spec.inputs):
             purposeful = is_mask(tensor) and tensor.pad is not None
             region = None if purposeful else self._region(tensor, dim, size)
-            if region and any(changes(_changed(inputs, number, tensor, region, attempt)) for attempt in range(_TRIES)):
+            if region and any(changes(_changed(inputs, number, tensor, region, attempt)) for attempt in _TRIES):
                 found.append(tensor.name)
         return found
 
@@ -225,17 +198,24 @@ class Broken:
                 index.append(slice(point.get(axis)) if isinstance(axis, str) else slice(None))
         return tuple(index)
 
-    def _leaking_neighbours(self, inputs: Tensors, changes: Callable[[Tensors], bool]) -> list[str]:
+    def _leaking_neighbours(self, run: Run, inputs: Tensors) -> list[str]:
         """The inputs whose content in other rows changes the answer."""
         batch = self.subject.batch
         if batch is None or self.bucket[batch] == 1:
             return []
-        others = np.arange(self.bucket[batch]) != self.index
-        return [
-            tensor.name
+        others = (np.arange(self.bucket[batch]) != self.index,)
+        own = [
+            (number, tensor)
             for number, tensor in enumerate(self.subject.spec.inputs)
             if not self.subject.is_shared(tensor)
-            and any(changes(_changed(inputs, number, tensor, (others,), attempt)) for attempt in range(_TRIES))
+        ]
+        for number, tensor in own:  # beside NaN in another input no change would show
+            inputs = _changed(inputs, number, tensor, others, "finite")
+        changes = self._changes(run, inputs)
+        return [
+            tensor.name
+            for number, tensor in own
+            if any(changes(_changed(inputs, number, tensor, others, attempt)) for attempt in (*_TRIES, "not finite"))
         ]
 
     def _padding_leak(self, leaks: Sequence[tuple[str, str]]) -> str:
@@ -265,10 +245,11 @@ class Broken:
         return " (if it is mere rounding, raise the model's tolerance)" if close else ""
 
 
-def _changed(inputs: Tensors, number: int, tensor: TensorSpec, region: tuple[Any, ...], attempt: int) -> Tensors:
+def _changed(inputs: Tensors, number: int, tensor: TensorSpec, region: tuple[Any, ...], attempt: str) -> Tensors:
     """The inputs with other legal content in one region of one of them."""
     array = inputs[number].copy()
-    array[region] = garbage(tensor, array[region].shape, generator_of("changed", tensor.name, str(attempt)))
+    fill = not_finite if attempt == "not finite" and unbounded_values(tensor) else garbage
+    array[region] = fill(tensor, array[region].shape, generator_of("changed", tensor.name, attempt))
     return [array if other == number else given for other, given in enumerate(inputs)]
 
 

@@ -21,7 +21,7 @@ from warmpool.symbolic import shape_of
 
 Sizes = Mapping[str, int]
 Tensors = list[NDArray[Any]]  # in the order of the method's inputs or outputs
-Fill = Literal["written", "garbage"]
+Fill = Literal["written", "garbage", "other garbage", "not finite"]
 
 VARIANTS = 3  # value sets a point; rows beyond repeat them
 
@@ -38,7 +38,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of a bucket: the valid rows, and what their padding and the rows after them hold."""
+    """One run of a bucket: the valid rows, and what their padding and the rows after them hold.
+
+    Attributes:
+        rows: The valid rows.
+        fill: "written" is what an instance writes. Garbage is legal content wherever the method has to ignore it.
+            "not finite" is what an instance writes, beside rows of a caller who sent NaN and infinities.
+    """
 
     rows: tuple[Row, ...]
     fill: Fill
@@ -57,16 +63,22 @@ class Subject:
         self.batch = next((dim.name for dim in self.dims.values() if dim.batch), None)
 
     def cases(self, bucket: Sizes, points: Sequence[dict[str, int]]) -> list[Case]:
-        """What is run to prove a bucket: every point with all rows valid, and again with garbage and one row fewer."""
+        """What is run to prove a bucket: every point with all rows valid, and again with garbage and one row fewer.
+
+        Where callers may send what is not finite, also once beside a row of it.
+        """
         groups = [[point] for point in points] if self._shares_shapes() else [list(points)]
         count = bucket[self.batch] if self.batch else 1
         fills: list[tuple[Fill, int]] = [("written", count), ("garbage", max(1, count - 1))]
-        return [
+        cases = [
             Case(tuple(_rows(group, start, valid)), fill)
             for group in groups
             for fill, valid in fills
             for start in range(0, len(group), valid)
         ]
+        if count > 1 and any(unbounded_values(tensor) and not self.is_shared(tensor) for tensor in self.spec.inputs):
+            cases += [Case(tuple(_rows(group, 0, count - 1)), "not finite") for group in groups]
+        return cases
 
     def _shares_shapes(self) -> bool:
         """Whether an input that all rows share has a size that would differ between rows."""
@@ -93,10 +105,16 @@ class Subject:
             [(Ellipsis, case.rows[0])] if self.batch is None or self.is_shared(tensor) else list(enumerate(case.rows))
         )
         written = np.full(shape, tensor.pad or 0, tensor.dtype)
+        generator = generator_of(case.fill, self.method, tensor.name, bucket_name(dict(bucket)))
         if case.fill == "written":
             array = written
+        elif case.fill == "not finite":
+            array = written
+            if unbounded_values(tensor) and not self.is_shared(tensor):
+                others = array[len(case.rows) :]
+                others[...] = not_finite(tensor, others.shape, generator)
         else:
-            array = garbage(tensor, shape, generator_of("garbage", self.method, tensor.name, bucket_name(dict(bucket))))
+            array = garbage(tensor, shape, generator)
             if tensor.pad is not None:
                 for index, _ in rows:
                     array[index] = written[index]
@@ -138,7 +156,7 @@ def points_of(dims: Sequence[DimSpec], bucket: Sizes, *, stored: bool = False) -
     free = [dim for dim in dims if not dim.batch]
     full = {dim.name: bucket[dim.name] for dim in free}
     lowered = [free, *([dim] for dim in free)]
-    points = [full, *(full | _lower_edge(chosen, bucket, stored=stored) for chosen in lowered)]
+    points = [full, *({**full, **_lower_edge(chosen, bucket, stored=stored)} for chosen in lowered)]
     return [point for index, point in enumerate(points) if point not in points[:index]]
 
 
@@ -159,6 +177,20 @@ def legal(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Gener
 def garbage(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
     """Values within the bounds, and wild where there are none."""
     return np.asarray(_random(tensor, shape, generator, scale=100.0))
+
+
+def unbounded_values(tensor: TensorSpec) -> tuple[float, ...]:
+    """What is not finite and yet within the bounds of an input."""
+    if tensor.dtype not in FLOAT_MAX:
+        return ()
+    below = () if tensor.low is not None else (-np.inf,)
+    above = () if tensor.high is not None else (np.inf,)
+    return (*below, *above, np.nan) if below and above else (*below, *above)
+
+
+def not_finite(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
+    """Values that are not finite, of those that an input may hold."""
+    return generator.choice(np.array(unbounded_values(tensor)), shape).astype(tensor.dtype)
 
 
 def is_mask(tensor: TensorSpec) -> bool:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from cache.artifact import Header, pack, unpack
 from cache.executable import Executable, Runtime, serialize
 from warmpool.manifest import Manifest, bucket_name
-from warmpool.publishing.prove import nowhere_a_number, prove
+from warmpool.publishing.compare import nowhere_a_number
+from warmpool.publishing.prove import prove
 from warmpool.publishing.subject import VARIANTS, Case, Row, Sizes, Subject, Tensors
 from warmpool.symbolic import shape_of
 from warmpool.weights import map_weights

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, ProofSpec, TensorSpec, ToleranceSpec, WeightsSpec
-from warmpool.publishing.prove import Tally, difference, merged, nowhere_a_number, prove
+from warmpool.publishing.prove import Tally, merged, prove
 from warmpool.publishing.subject import Row, Subject, Tensors, points_of
 
 BATCH = DimSpec(name="batch", max=4, sizes=(1, 4), batch=True)
@@ -61,7 +59,8 @@ def verdict(
     sizes = dict(bucket or {dim.name: dim.sizes[-1] for dim in dims})
 
     def run(which: Function, tensors: Tensors) -> Tensors:
-        return [which(*tensors).astype(dtype)]
+        with np.errstate(invalid="ignore"):  # as XLA, which computes with infinities and says nothing
+            return [which(*tensors).astype(dtype)]
 
     def references(row: Row) -> Tensors:
         return run(exact or function, subject.exact(row))
@@ -166,6 +165,25 @@ def test_rows_that_see_each_other_are_refused_with_the_input() -> None:
     assert "compute every row by itself" in failure
 
 
+@pytest.mark.parametrize("bounds", [{}, {"low": 0.0}, {"high": 0.0}])
+def test_a_neighbours_nan_or_infinity_that_turns_others_into_nan_is_refused(bounds: dict[str, float]) -> None:
+    scalar = TensorSpec(name="x", dtype="float32", shape=("batch",), **bounds)
+    other = TensorSpec(name="other", dtype="float32", shape=("batch",))
+
+    def times_zero(x: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+        return x - 0 * x.mean()
+
+    _, failure = verdict(times_zero, scalar, other)
+    assert failure is not None
+    assert "differs from the exact shape by more than any tolerance" in failure
+    assert "what other rows hold in input 'x' reaches this one along dimension 'batch'" in failure
+
+
+def test_where_nan_cannot_be_sent_it_is_no_concern() -> None:
+    bounded = TensorSpec(name="x", dtype="float32", shape=("batch",), low=0.0, high=1.0)
+    assert verdict(lambda x: x - 0 * x.mean(), bounded)[1] is None
+
+
 def test_a_result_that_counts_the_rows_is_laid_at_the_batch() -> None:
     scalar = TensorSpec(name="x", dtype="float32", shape=("batch",))
     _, failure = verdict(lambda x: x / len(x), scalar)
@@ -205,76 +223,10 @@ def test_a_method_without_dimensions_is_compared_only() -> None:
     assert tally.cases == {"platforms": 2}
 
 
-FINITE = st.floats(-1e6, 1e6)
-
-
-@given(FINITE, FINITE)
-def test_a_difference_within_the_tolerance_is_one_by_its_definition(found: float, wanted: float) -> None:
-    result = difference(np.array([found]), np.array([wanted]), TOLERANCE)
-    assert result.error_max == abs(found - wanted)
-    assert result.within == (abs(found - wanted) <= TOLERANCE.atol + TOLERANCE.rtol * abs(wanted))
-
-
-SPECIAL = [np.nan, np.inf, -np.inf, 1.0]
-
-
-@pytest.mark.parametrize("found", SPECIAL)
-@pytest.mark.parametrize("wanted", SPECIAL)
-def test_what_is_not_finite_is_equal_only_to_itself(found: float, wanted: float) -> None:
-    wide = ToleranceSpec(rtol=1e9, atol=1e9)
-    same = found == wanted or (np.isnan(found) and np.isnan(wanted))
-    assert difference(np.array([found, 2.0]), np.array([wanted, 2.0]), wide).within == same
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        (np.zeros(3, np.float32), np.zeros(4, np.float32)),
-        (np.zeros(3, np.float32), np.zeros((3, 1), np.float32)),
-        (np.zeros(3, np.float32), np.zeros(3, np.float16)),
-        (np.array([1], np.int32), np.array([2], np.int32)),
-        (np.array([True]), np.array([False])),
-    ],
-)
-def test_another_shape_dtype_or_integer_is_a_difference(found: NDArray[Any], wanted: NDArray[Any]) -> None:
-    assert not difference(found, wanted, TOLERANCE).within
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        (np.array([1_000_001], np.int32), np.array([1_000_000], np.int32)),
-        (np.array([2**32 - 1], np.uint32), np.array([2**32 - 2], np.uint32)),
-        (np.array([100], np.int8), np.array([101], np.int8)),
-        (np.array([True]), np.array([False])),
-    ],
-)
-def test_a_tolerance_is_not_for_integers_and_bools(found: NDArray[Any], wanted: NDArray[Any]) -> None:
-    wide = ToleranceSpec(rtol=1.0, atol=1.0)
-    assert not difference(found, wanted, wide).within
-    assert difference(found, wanted, wide).error_max == 1.0
-    assert difference(wanted, wanted, wide).within
-
-
 def test_a_large_integer_that_contains_the_padded_size_is_refused() -> None:
     _, failure = verdict(lambda x: np.full(len(x), 1_000_000 + x.shape[1]), X, dtype="int32")
     assert failure is not None
     assert "differs from the exact shape by 3 (int32 has to be equal): the padded size of dimension 'seq'" in failure
-
-
-def test_empty_tensors_agree() -> None:
-    assert difference(np.zeros((0, 3)), np.zeros((0, 3)), TOLERANCE).within
-
-
-def test_a_tolerance_of_zero_asks_for_the_same_numbers() -> None:
-    exact = ToleranceSpec(rtol=0.0, atol=0.0)
-    assert difference(np.array([1.0]), np.array([1.0]), exact).within
-    assert not difference(np.array([1.0]), np.array([1.0 + 1e-12]), exact).within
-
-
-def test_only_an_output_that_is_nan_in_every_result_is_nowhere_a_number() -> None:
-    nan, number, whole = np.full(2, np.nan), np.array([np.nan, 1.0]), np.array([1, 2])
-    assert nowhere_a_number([[nan, nan, whole], [nan, number, whole]]) == [0]
 
 
 def test_proofs_of_many_buckets_are_added_up() -> None:

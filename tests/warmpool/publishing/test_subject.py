@@ -77,6 +77,22 @@ def test_padding_holds_the_declared_pad_even_beside_garbage(bucket: dict[str, in
         assert (wild[1][0, length:] != 0).any()
 
 
+def test_beside_a_callers_nan_the_valid_rows_are_as_written_and_bounds_hold() -> None:
+    subject = subject_of(*INPUTS)
+    bucket = {"batch": 8, "seq": 8, "width": 6}
+    (case,) = (case for case in subject.cases(bucket, points_of([SEQ, WIDTH], bucket)) if case.fill == "not finite")
+    written = subject.padded(bucket, Case(case.rows, "written"))
+    hostile = subject.padded(bucket, case)
+    for ours, theirs in zip(written[:4], hostile[:4], strict=True):
+        np.testing.assert_array_equal(ours[:7], theirs[:7])
+    free, half = hostile[1][7:], hostile[3][7:].astype(np.float32)
+    assert np.isnan(free).any()
+    assert not np.isfinite(free).any()
+    assert (half == np.inf).all()
+    bounded = subject_of(tensor("x", "batch", low=0.0, high=1.0))
+    assert {case.fill for case in bounded.cases({"batch": 8}, [{}])} == {"written", "garbage"}
+
+
 @given(bucket=BUCKETS)
 def test_every_point_is_proved_with_what_is_written_and_with_garbage(bucket: dict[str, int]) -> None:
     subject = subject_of(*INPUTS)
