@@ -187,7 +187,8 @@ class InstanceProcess:
             return 0
 
     def wait_ready(self) -> None:
-        wait_until(lambda: self.answers("/v2/health/ready") == 200)
+        wait_until(lambda: self.process.poll() is not None or self.answers("/v2/health/ready") == 200)
+        assert self.process.poll() is None, self.log
 
     def wait_warm(self) -> None:
         """Wait until both lanes have tried everything they are to hold."""
