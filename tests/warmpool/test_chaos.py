@@ -16,7 +16,6 @@ import pytest
 from tests.instance_process import InstanceProcess, alive, children_of, inferred, serving, tensors, wait_until
 
 RESTART_S_MAX = 3.0  # well above the second that is promised: the machines that run tests are busy
-PARTS_IN_A_BATCH_MAX = 8
 SLOW_STEPS = 1_500_000_000  # more than a second
 
 
@@ -134,10 +133,7 @@ def test_both_lanes_die_at_once_and_what_waits_is_answered_by_the_next(instance)
         warm_again(instance, "primary", primary)
         warm_again(instance, "cpu", cpu)
         load.wait_for(100)
-    assert load.wrong == []
-    # Only what ran on the one lane and then, before its death was seen, on the other one, may fail, as documented.
-    assert all(status == 500 and b"run 2 times" in body for status, body in load.failed), load.failed
-    assert len(load.failed) <= PARTS_IN_A_BATCH_MAX
+    assert (load.wrong, load.failed) == ([], [])
 
 
 def test_the_zygote_dies_and_lanes_serve_on_and_later_ones_come_from_the_next(instance):

@@ -62,11 +62,11 @@ def test_a_job_that_leaves_is_told_with_its_status_and_last_words(failure_of):
 
 
 @pytest.mark.parametrize("name", ["hang", "ignore_signals_and_hang"])
-def test_a_job_over_its_time_is_killed(failure_of, tmp_path, name):
+def test_a_job_over_its_time_is_killed(zygote, failure_of, tmp_path, name):
     started_s = time.monotonic()
     assert failure_of(name, {"file": str(tmp_path / "pid")}, wall_s_max=0.5) == ("timeout", "it ran longer than 0.5 s")
     assert time.monotonic() - started_s < 10.0
-    wait_until(lambda: not alive(int((tmp_path / "pid").read_text())))
+    wait_until(lambda: not children_of(zygote.process.pid))
 
 
 def test_a_job_over_its_memory_fails_alone(zygote, failure_of):
