@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from warmpool.errors import PublishError
-from warmpool.manifest import DimSpec, Manifest, MethodSpec, ToleranceSpec, WeightsSpec, bucket_name, encode
+from warmpool.manifest import DimSpec, Manifest, MethodSpec, ToleranceSpec, WeightsSpec, encode
 from warmpool.model import Dim, Model
 from warmpool.publishing.buckets import Bucket, plan, plan_all
-from warmpool.publishing.export import ANY_BUCKET, Exported, export_method
+from warmpool.publishing.export import Exported, export_method
 from warmpool.publishing.params import materialise
 from warmpool.publishing.program import Program
 from warmpool.publishing.subject import Subject, points_of
@@ -55,9 +55,8 @@ class Draft:
         return Subject(self.manifest, method)
 
     def program(self, method: str, bucket: Bucket) -> Program:
-        """The program that this bucket is compiled from."""
-        programs = self.exported[method].programs
-        return programs.get(ANY_BUCKET) or programs[bucket_name(bucket.sizes)]
+        """The program that this bucket, or an exact shape, is compiled from."""
+        return self.exported[method].program_at(bucket.sizes)
 
     def program_file(self, program: Program) -> Path:
         """A file with the program's stored bytes."""

@@ -133,7 +133,15 @@ def _per_bucket(
     if not flat.dims:
         raise misdeclared(f"it cannot be exported: {described(refusal)}", **flat.where) from refusal
 
+    programs: dict[str, Program] = {}
+
     def program_at(sizes: Sizes) -> Program:
+        name = bucket_name(dict(sizes))
+        if name not in programs:
+            programs[name] = exported_at(sizes)
+        return programs[name]
+
+    def exported_at(sizes: Sizes) -> Program:
         try:
             return program_of(lowering.export(sizes))
         except DeclarationError:
@@ -143,12 +151,12 @@ def _per_bucket(
             legal = f"it fails at {bucket_name(dict(sizes))}, which callers may send"
             raise misdeclared(f"{legal}: {described(error)}", **where) from error
 
-    programs = {bucket_name(sizes): program_at(sizes) for sizes in buckets}
+    planned = {bucket_name(sizes): program_at(sizes) for sizes in buckets}
     samples = [(sizes, _shapes(flat, sizes)) for sizes in (*buckets, *probes)]
-    spec = _method_spec(flat, programs, _fitted_outputs(flat, samples), symbolic=False)
+    spec = _method_spec(flat, planned, _fitted_outputs(flat, samples), symbolic=False)
     count = f"{len(buckets)} programs instead of one, one a bucket"
     note = f"it refuses symbolic dimensions, so there are {count}: {described(refusal)}"
-    return Exported(spec, programs, (note, *lowering.notes), program_at)
+    return Exported(spec, planned, (note, *lowering.notes), program_at)
 
 
 def _shapes(flat: FlatMethod, sizes: Sizes) -> dict[str, tuple[str, tuple[int, ...]]]:

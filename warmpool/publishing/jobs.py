@@ -5,7 +5,7 @@ Compiles and references run beside each other. A trial runs alone, because its r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from warmpool.publishing.machines import Children, Machine
 from warmpool.publishing.program import Program
 from warmpool.publishing.progress import Progress
 from warmpool.publishing.slots import Slots
-from warmpool.publishing.subject import points_of
+from warmpool.publishing.subject import Sizes, points_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,20 @@ class Jobs:
     """Runs children for a list of entries.
 
     Attributes:
-        from_stored: Whether the references are stored executables; else they are plain JAX.
+        from_stored: Whether the references are stored executables as far as there are any; else they are plain JAX.
+        edges: Executables of exact shapes that no bucket has, with their files once they ran. They are references only,
+            kept so that new weights of the same programs compile nothing.
     """
 
-    def __init__(self, draft: Draft, machine: Machine, children: Children, progress: Progress) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        machine: Machine,
+        children: Children,
+        progress: Progress,
+        exact: Callable[[str, Sizes], Entry],
+    ) -> None:
+        self._exact = exact
         self._draft = draft
         self._machine = machine
         self._children = children
@@ -55,9 +65,18 @@ class Jobs:
         self._compiles: dict[str, Future[Path]] = {}
         self._references: dict[tuple[str, str], Future[Path]] = {}
         self._unpadded: dict[tuple[str, str], Entry] = {}
+        self._edges: dict[tuple[str, str], Entry] = {}
+        self.edges: list[tuple[Entry, Path]] = []
         self.from_stored = False
 
-    def begin(self, executor: Executor, todo: Sequence[Entry], every: Sequence[Entry], stored: dict[str, Path]) -> None:
+    def begin(
+        self,
+        executor: Executor,
+        todo: Sequence[Entry],
+        every: Sequence[Entry],
+        stored: dict[str, Path],
+        find: Callable[[Entry], Path | None],
+    ) -> None:
         """Begin what the entries need, in their order.
 
         Args:
@@ -65,17 +84,24 @@ class Jobs:
             todo: The entries to prove.
             every: All entries of the target.
             stored: Verified artifacts in the store, by key; the others are compiled.
+            find: Looks for a verified artifact of another entry in the store.
         """
         self._artifacts = dict(stored)
         self.from_stored = all(entry.key in stored for entry in every)
         self._unpadded = self._entries_without_padding(every)
+        self._edges = self._entries_at_edges(todo)
+        if self.from_stored:
+            found = {identity: (edge, find(edge)) for identity, edge in self._edges.items()}
+            self._unpadded |= {identity: edge for identity, (edge, path) in found.items() if path}
+            self._artifacts |= {edge.key: path for edge, path in found.values() if path}
         for entry in todo:
             if entry.key not in stored and entry.key not in self._compiles:
                 self._compiles[entry.key] = executor.submit(self._compile, entry)
             for point in self._points(entry):
                 identity = (entry.method, bucket_name(point))
                 if identity not in self._references:
-                    begin = self._run_stored if self.from_stored else self._run_plain
+                    stands = self.from_stored and identity in self._unpadded
+                    begin = self._run_stored if stands else self._run_plain
                     self._references[identity] = executor.submit(begin, entry, point)
         self._progress.expect(len(self._compiles) + len(self._references) + len(todo))
 
@@ -112,38 +138,55 @@ class Jobs:
         return spec, msgspec.convert(result["proofs"], list[ProofSpec])
 
     def _points(self, entry: Entry) -> list[dict[str, int]]:
-        """The exact shapes that prove an entry; of stored references only those that there are."""
+        """The exact shapes that prove an entry."""
         dims = list(self._draft.subject(entry.method).dims.values())
-        points = points_of(dims, entry.bucket.sizes, stored=self.from_stored)
-        if self.from_stored:
-            return [point for point in points if (entry.method, bucket_name(point)) in self._unpadded]
-        return points
+        return points_of(dims, entry.bucket.sizes, stored=self.from_stored)
 
     def _entries_without_padding(self, entries: Sequence[Entry]) -> dict[tuple[str, str], Entry]:
-        """By method and point the entry that needs no padding for it, of the smallest batch."""
+        """By method and point the entry that neither pads nor merges anything for it."""
         found: dict[tuple[str, str], Entry] = {}
         for entry in entries:
             batch = self._draft.subject(entry.method).batch
             sizes = entry.bucket.sizes
-            identity = (entry.method, bucket_name({name: size for name, size in sizes.items() if name != batch}))
-            best = found.get(identity)
-            if best is None or (batch and sizes[batch] < best.bucket.sizes[batch]):
-                found[identity] = entry
+            if batch is None or sizes[batch] == 1:
+                point = {name: size for name, size in sizes.items() if name != batch}
+                found[entry.method, bucket_name(point)] = entry
+        return found
+
+    def _entries_at_edges(self, entries: Sequence[Entry]) -> dict[tuple[str, str], Entry]:
+        """By method and point what would have to be stored to prove the entries from the store alone."""
+        found = {}
+        for entry in entries:
+            dims = list(self._draft.subject(entry.method).dims.values())
+            for point in points_of(dims, entry.bucket.sizes, stored=True):
+                identity = (entry.method, bucket_name(point))
+                if identity not in self._unpadded and identity not in found:
+                    found[identity] = self._exact(entry.method, point)
         return found
 
     def _compile(self, entry: Entry) -> Path:
-        artifact = self._draft.folder / f"artifact-{self._machine.fingerprint.digest}-{entry.key}"
+        artifact = self._artifact_file(entry)
         program = self._draft.program(entry.method, entry.bucket)
         argument = self._argument(entry, artifact=str(artifact), **self._program(program))
         result = self._child("compile_bucket", argument, self._place(entry, "compiling"))
         self._progress.step(f"compiled {entry.name}, {result['compile_s']:.2f} s")
         return artifact
 
+    def _artifact_file(self, entry: Entry) -> Path:
+        return self._draft.folder / f"artifact-{self._machine.fingerprint.digest}-{entry.key}"
+
     def _run_plain(self, entry: Entry, point: dict[str, int]) -> Path:
-        batch = self._draft.subject(entry.method).batch
         with self._slots.shared():
-            program = self._draft.exported[entry.method].program_at({batch: 1, **point} if batch else point)
-        return self._run_reference("reference", entry, point, **self._program(program))
+            program = self._draft.exported[entry.method].program_at(
+                self._draft.subject(entry.method).exact_sizes(point)
+            )
+        edge = self._edges.get((entry.method, bucket_name(point)))
+        if edge is None:
+            return self._run_reference("reference", entry, point, artifact=None, **self._program(program))
+        artifact = self._artifact_file(edge)
+        outputs = self._run_reference("reference", edge, point, artifact=str(artifact), **self._program(program))
+        self.edges.append((edge, artifact))
+        return outputs
 
     def _run_stored(self, entry: Entry, point: dict[str, int]) -> Path:
         unpadded = self._unpadded[entry.method, bucket_name(point)]
@@ -159,7 +202,7 @@ class Jobs:
         if nowhere := result["nowhere_a_number"]:
             cause = "look for NaN in the weights, or give the inputs low and high"
             raise ProofFailed(f"{place}: output {nowhere[0]!r} at {name} is NaN everywhere; {cause}")
-        self._progress.step(f"reference {entry.method} {name}")
+        self._progress.step(f"{'compiled reference' if worker == 'reference' else 'reference'} {entry.method} {name}")
         return outputs
 
     def _argument(self, entry: Entry, **more: Any) -> dict[str, Any]:

@@ -142,6 +142,10 @@ class Subject:
         shape = shape_of(tensor.shape, self._single(row))
         return legal(tensor, shape, generator_of("legal", self.method, tensor.name, place))
 
+    def exact_sizes(self, point: Sizes) -> dict[str, int]:
+        """Every dimension's size, in order, for one row at a point."""
+        return {name: 1 if name == self.batch else point[name] for name in self.dims}
+
     def _single(self, row: Row) -> dict[str, int]:
         return {**row.point, self.batch: 1} if self.batch else row.point
 

@@ -4,11 +4,13 @@ An executable is stored as soon as it passed its trial, so that an interrupted p
 
 Where every executable is in the store and only the weights are new, nothing is compiled at all, no reference either:
 the answers of each bucket are then compared with those of the stored executables that need no padding for the same
-rows. These were compared with plain JAX when they were made, and weights are arguments to them.
+rows. These were compared with plain JAX when they were made, and weights are arguments to them. Below the smallest
+bucket there is none, so the references of those edges are stored as executables too, which no target lists.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,10 +97,10 @@ class TargetMaker:
         return Made(self._target(known), self.path, compiled=len(missing), proved=len(todo))
 
     def _work(self, todo: list[Entry], stored: dict[str, Path], known: _Known) -> None:
-        jobs = Jobs(self.draft, self.machine, self.children, self.progress)
+        jobs = Jobs(self.draft, self.machine, self.children, self.progress, self._exact)
         with ThreadPoolExecutor(worker_threads()) as executor:
             try:
-                jobs.begin(executor, todo, self.entries, stored)
+                jobs.begin(executor, todo, self.entries, stored, self._stored_file)
                 for entry in todo:
                     spec, proofs = jobs.tried(entry)
                     if entry.key not in stored:
@@ -107,6 +109,8 @@ class TargetMaker:
                     known.proofs.extend(proofs)
                     if self.recording:
                         self.store.put(self.path, encode(self._target(known)))
+                for edge, path in jobs.edges:
+                    self.store.put_file(executable_path(edge.key), path)
             except BaseException:
                 executor.shutdown(wait=False, cancel_futures=True)
                 self.children.close()  # ends what still runs, which leaving the block would wait for
@@ -148,6 +152,11 @@ class TargetMaker:
             executables=tuple(spec for spec in found if spec),
             proofs=merged(known.proofs),
         )
+
+    def _exact(self, method: str, point: Mapping[str, int]) -> Entry:
+        """An exact shape as an entry of its own."""
+        sizes = self.draft.subject(method).exact_sizes(point)
+        return self._entry(method, Bucket(sizes, minimum=False, ladder=False))
 
     def _entry(self, method: str, bucket: Bucket) -> Entry:
         ingredients = executable_ingredients(

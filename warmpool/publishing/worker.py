@@ -47,19 +47,23 @@ def compile_bucket(argument: Argument) -> Argument:
     start_s = time.monotonic()
     compiled = _lowered(argument, manifest, subject, bucket).compile()
     compile_s = time.monotonic() - start_s
-    data = pack(Header(key=argument["key"], ingredients=argument["ingredients"]), serialize(compiled))
-    Path(argument["artifact"]).write_bytes(data)
-    return {"compile_s": compile_s, "size_bytes": len(data)}
+    _write_artifact(argument, compiled)
+    return {"compile_s": compile_s}
 
 
 def reference(argument: Argument) -> Argument:
-    """Run plain JAX at an exact shape, batch size 1, on every value set of a point; writes the outputs."""
+    """Run plain JAX at an exact shape, batch size 1, on every value set of a point; writes the outputs.
+
+    With "artifact" it writes the executable too, for `reference_stored` to run with other weights.
+    """
     _before_a_backend(argument["platform"])
     subject, manifest = _subject(argument)
     point = argument["point"]
     weights = map_weights(Path(argument["weights"]), manifest.weights)
     exact = {**point, subject.batch: 1} if subject.batch else point
     compiled = _lowered(argument, manifest, subject, exact).compile()
+    if argument["artifact"]:
+        _write_artifact(argument, compiled)
     rows = [Row(point, variant) for variant in range(VARIANTS)]
     results = [[np.asarray(one) for one in compiled(*weights, *subject.exact(row))] for row in rows]
     return _written(argument, subject, results)
@@ -131,6 +135,11 @@ class _References:
             with np.load(self._paths[name], allow_pickle=False) as stored:
                 self._read[name] = {key: stored[key] for key in stored.files}
         return [_decoded(self._read[name], f"{row.variant}.{index}") for index in range(self._count)]
+
+
+def _write_artifact(argument: Argument, compiled: Any) -> None:
+    data = pack(Header(key=argument["key"], ingredients=argument["ingredients"]), serialize(compiled))
+    Path(argument["artifact"]).write_bytes(data)
 
 
 def _written(argument: Argument, subject: Subject, results: list[Tensors]) -> Argument:

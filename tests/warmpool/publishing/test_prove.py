@@ -179,6 +179,27 @@ def test_a_neighbours_nan_or_infinity_that_turns_others_into_nan_is_refused(boun
     assert "what other rows hold in input 'x' reaches this one along dimension 'batch'" in failure
 
 
+def test_a_leak_below_the_tolerance_is_refused_since_garbage_may_change_no_bit() -> None:
+    wide = ToleranceSpec(rtol=10.0, atol=1e6)
+    _, failure = verdict(lambda x: x[:, 0] + x.sum(axis=1), X, tolerance=wide)
+    assert failure is not None
+    assert failure.startswith("output 'y' at seq=5 in bucket batch=4,seq=8 changes by ")
+    assert "with what has to be ignored: the padding of input 'x' along dimension 'seq' reaches it; 'x' decl" in failure
+    _, failure = verdict(
+        lambda x: x + 1e-3 * x.mean(),
+        TensorSpec(name="x", dtype="float32", shape=("batch",), low=0, high=1),
+        tolerance=wide,
+    )
+    assert failure is not None
+    assert "what other rows hold in input 'x' reaches this one along dimension 'batch'" in failure
+
+
+def test_an_executable_that_never_answers_the_same_twice_is_held_to_the_tolerance_only() -> None:
+    noise = np.random.default_rng(0)
+    _, failure = verdict(lambda x, mask: masked_mean(x, mask) + 1e-6 * noise.random(len(x)), X, MASK)
+    assert failure is None
+
+
 def test_where_nan_cannot_be_sent_it_is_no_concern() -> None:
     bounded = TensorSpec(name="x", dtype="float32", shape=("batch",), low=0.0, high=1.0)
     assert verdict(lambda x: x - 0 * x.mean(), bounded)[1] is None

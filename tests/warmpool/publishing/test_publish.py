@@ -79,6 +79,26 @@ seq = Dim("seq", max=4, sizes=(2, 4))
 model = Model(name="refusing", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch, seq))})
 """
 
+GATED = """
+import jax.numpy as jnp
+import numpy as np
+from warmpool.model import Dim, Model, Tensor
+
+batch = Dim("batch", max=4, sizes=({batch}, 4), batch=True)
+seq = Dim("seq", max=4, sizes=(4,))
+declared = Tensor("float32", (batch, seq), pad={pad}, low=1.0, high=2.0)
+
+def predict(params, x):
+    return x[:, 0] + params["gate"] * {leak}
+
+model = Model(
+    name="gated",
+    methods={{"predict": predict}},
+    params={{"gate": np.array({gate}, np.float32)}},
+    inputs={{"x": declared}},
+)
+"""
+
 SLOW = """
 import jax.numpy as jnp
 from warmpool.model import Dim, Model, Tensor
@@ -167,8 +187,12 @@ def empty(tmp_path: Path) -> Publisher:
 def test_a_publish_stores_all_that_an_instance_needs(published: tuple[Publisher, Summary]) -> None:
     publisher, summary = published
     manifest, target = publisher.manifest(summary), publisher.target(summary)
+    listed = {one.key for one in target.executables}
+    edges = {path for path in publisher.files() if path.startswith("executables/") and path[12:] not in listed}
+    assert len(edges) == 2  # one for each method: what new weights are compared with at seq=1
     wanted = {
         *(executable_path(one.key) for one in target.executables),
+        *edges,
         *(program_path(digest) for method in manifest.methods.values() for digest in method.programs.values()),
         stored_weights(manifest.weights.digest),
         manifest_path("toy", summary.version),
@@ -234,6 +258,25 @@ def test_new_weights_compile_nothing_and_are_proved_with_what_is_stored(publishe
     }
     assert publisher.served("toy") == second.version
     assert publisher.manifest(first).version == first.version
+
+
+@pytest.mark.parametrize(
+    ("leak", "pad", "batch", "cause"),
+    [
+        ("x.mean(axis=1)", "None", 1, "the padding of input 'x' along dimension 'seq' reaches it"),
+        ("x.mean(axis=1)", "1.0", 1, "the padding of input 'x' along dimension 'seq' reaches it"),
+        ("x[:, 0] / x.shape[1]", "None", 1, "the padded size of dimension 'seq' itself reaches it"),
+        ("x[:, 0] * x.shape[0]", "None", 2, "the size of dimension 'batch' itself reaches it"),
+    ],
+)
+def test_what_only_new_weights_let_through_is_refused_below_the_smallest_bucket_too(
+    empty: Publisher, leak: str, pad: str, batch: int, cause: str
+) -> None:
+    first = empty(GATED.format(gate=0.0, leak=leak, pad=pad, batch=batch))
+    with pytest.raises(ProofFailed, match=cause):
+        empty(GATED.format(gate=1.0, leak=leak, pad=pad, batch=batch))
+    assert not [step for step in empty.heard.steps if step.startswith("compiled")]
+    assert empty.served("gated") == first.version
 
 
 def test_damaged_files_are_made_anew(published: tuple[Publisher, Summary]) -> None:
