@@ -22,6 +22,7 @@ from collections.abc import Mapping
 import msgspec
 
 from cache.errors import Damaged, Foreign
+from cache.ingredients import differences
 
 MAGIC = b"WPXLA\x00\x00\x01"
 _LENGTHS = struct.Struct("<8sQQ")
@@ -79,13 +80,5 @@ def unpack(data: bytes, *, key: str, ingredients: Mapping[str, str] | None = Non
 def _check(what: str, header: Header, key: str, ingredients: Mapping[str, str] | None) -> None:
     if header.key != key:
         raise Foreign(what, {"key": (key, header.key)})
-    if ingredients is not None and header.ingredients != dict(ingredients):
-        names = sorted({*ingredients, *header.ingredients})
-        raise Foreign(
-            what,
-            {
-                name: (ingredients.get(name, ""), header.ingredients.get(name, ""))
-                for name in names
-                if ingredients.get(name) != header.ingredients.get(name)
-            },
-        )
+    if ingredients is not None and (differ := differences(ingredients, header.ingredients)):
+        raise Foreign(what, differ)

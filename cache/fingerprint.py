@@ -17,6 +17,8 @@ from functools import cache as memoise
 from pathlib import Path
 from types import MappingProxyType
 
+from cache.ingredients import differences, digest_ingredients
+
 FINGERPRINT_FORMAT = "1"
 _JAXLIB_BINARIES = ("libjax_common.so", "_jax.so", "libjax_common.dylib", "_jax.dylib")
 
@@ -30,18 +32,11 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         """16 hex digits that stand for the ingredients in paths."""
-        from cache.key import digest_ingredients
-
         return digest_ingredients(self.ingredients)[:16]
 
     def differences(self, found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         """Ingredient -> (here, found), for those that differ or that one side lacks."""
-        names = {*self.ingredients, *found}
-        return {
-            name: (self.ingredients.get(name, ""), found.get(name, ""))
-            for name in sorted(names)
-            if self.ingredients.get(name) != found.get(name)
-        }
+        return differences(self.ingredients, found)
 
 
 def fingerprint_of(*, platform_name: str, platform_version: str, device_kind: str, device_count: int) -> Fingerprint:

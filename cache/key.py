@@ -1,25 +1,10 @@
-"""Keys made of named ingredients.
-
-Every ingredient is hashed with its name and both lengths, so that no two different sets of ingredients can run
-together into the same bytes, and any difference between two entries can be told by name.
-"""
+"""The named ingredients of an executable: what it is stored under is their digest."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from cache.fingerprint import Fingerprint
-
-
-def digest_ingredients(ingredients: Mapping[str, str]) -> str:
-    """SHA-256 (hex) over the sorted, length-prefixed names and values."""
-    hasher = hashlib.sha256()
-    for name, value in sorted(ingredients.items()):
-        for part in (name.encode(), value.encode()):
-            hasher.update(len(part).to_bytes(8, "little"))
-            hasher.update(part)
-    return hasher.hexdigest()
 
 
 def executable_ingredients(
@@ -32,12 +17,3 @@ def executable_ingredients(
         **{f"option.{name}": value for name, value in options.items()},
         **{f"fingerprint.{name}": value for name, value in fingerprint.ingredients.items()},
     }
-
-
-def executable_key(
-    *, program: str, bucket: Mapping[str, int], fingerprint: Fingerprint, options: Mapping[str, str]
-) -> str:
-    """The key (64 hex digits) under which the executable of `program` for `bucket` on this fingerprint is stored."""
-    return digest_ingredients(
-        executable_ingredients(program=program, bucket=bucket, fingerprint=fingerprint, options=options)
-    )

@@ -22,7 +22,8 @@ import numpy as np
 from cache.artifact import Header, pack
 from cache.executable import Runtime, serialize
 from cache.fingerprint import Fingerprint
-from cache.key import executable_ingredients, executable_key
+from cache.ingredients import digest_ingredients
+from cache.key import executable_ingredients
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Target, TensorSpec
@@ -192,14 +193,14 @@ def publish_tiny(store: Store, model: str = "tiny", methods: tuple[str, ...] = t
 
 def executable_file(name: str, bucket: dict[str, int], fingerprint: Fingerprint) -> str:
     """The store path of one executable."""
-    return stored.executable_path(executable_key(**_ingredients(name, bucket, fingerprint)))
+    return stored.executable_path(digest_ingredients(_ingredients(name, bucket, fingerprint)))
 
 
 def _executable(store: Store, fingerprint: Fingerprint, name: str, bucket: dict[str, int]) -> ExecutableSpec:
     method = METHODS[name]
     largest = {dim.name: dim.sizes[-1] for dim in method.dims}
     ingredients = _ingredients(name, bucket, fingerprint)
-    header = Header(key=executable_key(**ingredients), ingredients=executable_ingredients(**ingredients))
+    header = Header(key=digest_ingredients(ingredients), ingredients=ingredients)
     path = stored.executable_path(header.key)
     folder, _, file = path.rpartition("/")
     if file not in store.names(folder):
@@ -224,8 +225,8 @@ def _executable(store: Store, fingerprint: Fingerprint, name: str, bucket: dict[
     )
 
 
-def _ingredients(name: str, bucket: dict[str, int], fingerprint: Fingerprint) -> dict[str, Any]:
-    return {"program": _digest(name), "bucket": bucket, "fingerprint": fingerprint, "options": {}}
+def _ingredients(name: str, bucket: dict[str, int], fingerprint: Fingerprint) -> dict[str, str]:
+    return executable_ingredients(program=_digest(name), bucket=bucket, fingerprint=fingerprint, options={})
 
 
 def _weights() -> tuple[bytes, stored.WeightsSpec]:

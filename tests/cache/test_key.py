@@ -13,7 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cache.fingerprint import Fingerprint
-from cache.key import digest_ingredients, executable_ingredients, executable_key
+from cache.ingredients import digest_ingredients
+from cache.key import executable_ingredients
 
 # Few letters, so that names and values run into each other where lengths are not hashed.
 words = st.text("ab\0:é", max_size=4)
@@ -70,7 +71,7 @@ def test_the_digest_of_nothing_is_that_of_no_bytes():
     ],
 )
 def test_every_part_of_an_executable_counts(change):
-    assert executable_key(**PARTS | change) != executable_key(**PARTS)
+    assert executable_ingredients(**PARTS | change) != executable_ingredients(**PARTS)
 
 
 def test_a_dimension_an_option_and_a_fingerprint_ingredient_of_one_name_are_told_apart():
@@ -80,11 +81,11 @@ def test_a_dimension_an_option_and_a_fingerprint_ingredient_of_one_name_are_told
         {"options": {"x": "1"}},
         {"fingerprint": Fingerprint({"x": "1"})},
     ]
-    keys = {executable_key(**nothing | change) for change in changes}
+    keys = {digest_ingredients(executable_ingredients(**nothing | change)) for change in changes}
     assert len(keys) == 3
 
 
-def test_the_key_is_64_hex_digits_over_the_named_ingredients():
+def test_an_executable_has_these_ingredients_and_a_key_of_64_hex_digits():
     ingredients = executable_ingredients(**PARTS)
     assert ingredients == {
         "program": "p" * 64,
@@ -94,13 +95,12 @@ def test_the_key_is_64_hex_digits_over_the_named_ingredients():
         "fingerprint.jaxlib": "1",
         "fingerprint.machine": "x",
     }
-    key = executable_key(**PARTS)
-    assert key == digest_ingredients(ingredients)
+    key = digest_ingredients(ingredients)
     assert (len(key), int(key, 16) > 0) == (64, True)
 
 
 def test_every_process_makes_the_same_key_whatever_its_hash_seed():
-    code = f"from cache.key import digest_ingredients as d; print(d({executable_ingredients(**PARTS)}))"
+    code = f"from cache.ingredients import digest_ingredients as d; print(d({executable_ingredients(**PARTS)}))"
     keys = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -112,4 +112,4 @@ def test_every_process_makes_the_same_key_whatever_its_hash_seed():
         ).stdout.strip()
         for seed in "12"
     }
-    assert keys == {executable_key(**PARTS)}
+    assert keys == {digest_ingredients(executable_ingredients(**PARTS))}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import jax.export
 
 from cache.artifact import Header, pack, unpack
-from cache.key import digest_ingredients
+from cache.ingredients import digest_ingredients
 
 _LOCATION_LINE = re.compile(r"^#loc\d*\s*=.*\n?", re.MULTILINE)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\s?\bloc\(|[()]')

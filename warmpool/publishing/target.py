@@ -19,7 +19,8 @@ import msgspec
 
 from cache.artifact import unpack
 from cache.errors import Damaged, Foreign, NotStored
-from cache.key import digest_ingredients, executable_ingredients
+from cache.ingredients import digest_ingredients
+from cache.key import executable_ingredients
 from cache.store import Store
 from warmpool.manifest import ExecutableSpec, ProofSpec, Target, encode, executable_path, target_path
 from warmpool.publishing.buckets import Bucket
