@@ -127,9 +127,12 @@ class Runtime:
         Where the device is the CPU and the memory is 64-byte aligned it is aliased, not copied: it has to stay alive
         and unchanged as long as the buffer is used.
         """
-        return self._jax.batched_device_put(
-            _Aval(array), self._sharding, [array], [self._device], True, False, self._semantics, False
-        )
+        try:
+            return self._jax.batched_device_put(
+                _Aval(array), self._sharding, [array], [self._device], True, False, self._semantics, False
+            )
+        except Exception as error:
+            raise Refused(f"the device took no array of {array.nbytes} bytes: {_first_line(error)}") from error
 
 
 class Executable:

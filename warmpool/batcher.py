@@ -7,7 +7,6 @@ queues. It settles every part exactly once, with a result or with an error.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,11 +15,9 @@ from itertools import islice
 from warmpool import messages
 from warmpool.batches import Batch, Part, PartResult
 from warmpool.catalog import ServedMethod
-from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded
+from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge
 from warmpool.lanes import LaneProxy
 from warmpool.selection import Sizes, cheapest, gather, rows_max
-
-log = logging.getLogger(__name__)
 
 GATHER_PARTS_MAX = 64  # how far into a queue a batch looks for company
 SHUTTING_DOWN = "the instance is shutting down"
@@ -55,29 +52,29 @@ class Batcher:
                 return rows
         return method.dims[method.batch].sizes[-1]
 
-    async def run(self, part: Part) -> PartResult:
-        """Queue a part and wait for its answer.
+    async def run(self, parts: Sequence[Part]) -> list[PartResult]:
+        """Queue the parts of one request, all or none of them, and wait for their answers.
 
         Raises:
+            TooLarge: it has more rows than may wait at all.
             Overloaded: too many rows wait already.
             NotWarm: no lane holds or is loading an executable that covers it.
             DeadlineExceeded: its time ran out.
             LaneFailed: it ran twice and failed twice.
         """
-        if self.rows_waiting + part.rows > self._rows_max:
-            raise Overloaded(f"{self.rows_waiting} rows wait, {self._rows_max} may")
-        self._refuse_hopeless(part)
-        part.cold = self._preferred(part) is None
-        self._wait(part)
+        self._admit(parts)
+        for part in parts:
+            part.cold = self._preferred(part) is None
+            self._wait(part)
         self._pump()
         try:
-            async with asyncio.timeout_at(part.deadline_s):
-                return await part.answer
+            async with asyncio.timeout_at(parts[0].deadline_s):
+                return [await part.answer for part in parts]
         except TimeoutError:
             raise DeadlineExceeded("the request's time ran out before it was answered") from None
         finally:
-            if part.queue is not None:  # cancelled or late before it ran: its rows leave at once
-                self._take(part)
+            for part in parts:
+                self._leave(part)
 
     def changed(self) -> None:
         """What lanes hold or may come to hold has changed: decide anew where every part waits, if at all."""
@@ -121,7 +118,7 @@ class Batcher:
         self._finished(batch, lane)
         self._pump()
 
-    def failed(self, batch: Batch | None, reason: str) -> None:
+    def failed(self, batch: Batch | None) -> None:
         """Run a failed batch's parts once more; fail those that had their second chance."""
         for part in batch.parts if batch else ():
             if part.answer.done():
@@ -131,7 +128,7 @@ class Batcher:
             if self._closed:
                 part.answer.set_exception(NotWarm(SHUTTING_DOWN))
             elif part.runs >= RUNS_MAX:
-                part.answer.set_exception(LaneFailed(f"it was run {part.runs} times and failed; last: {reason}"))
+                part.answer.set_exception(LaneFailed(f"it was run {part.runs} times and failed; the log says why"))
             else:
                 self._wait(part)
         self.changed()
@@ -189,6 +186,22 @@ class Batcher:
             if cheapest(lane.warm.get(part.method, ()), part.need):
                 return lane
         return None
+
+    def _admit(self, parts: Sequence[Part]) -> None:
+        rows = sum(part.rows for part in parts)
+        if rows > self._rows_max:
+            raise TooLarge(f"{rows} rows, allowed in one request: {self._rows_max}")
+        if self.rows_waiting + rows > self._rows_max:
+            raise Overloaded(f"{self.rows_waiting} rows wait, {self._rows_max} may")
+        for part in parts:
+            self._refuse_hopeless(part)
+
+    def _leave(self, part: Part) -> None:
+        """Nobody waits for the part any more: its rows leave at once, if they do not run already."""
+        if part.queue is not None:
+            self._take(part)
+        if not part.answer.cancel() and not part.answer.cancelled():
+            part.answer.exception()  # seen, so that asyncio does not report it as lost
 
     def _refuse_hopeless(self, part: Part) -> None:
         if not any(lane.may_cover(part.method, part.need) for lane in self.lanes):

@@ -107,7 +107,7 @@ class DataPlane:
 
         Raises:
             BadInput: the request is not what the manifest takes.
-            Overloaded, NotWarm, DeadlineExceeded, LaneFailed: as `Batcher.run`.
+            TooLarge, Overloaded, NotWarm, DeadlineExceeded, LaneFailed: as `Batcher.run`.
         """
         indices = chosen_outputs(method, wanted)
         arrays, sizes = validated(method, inputs)
@@ -118,20 +118,10 @@ class DataPlane:
             outputs = [np.empty(shape_of(spec.shape, sizes), dtype_of(spec.dtype)) for spec in method.spec.outputs]
         else:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
-            results = await self._run(self._parts(method, arrays, sizes, deadline_s))
+            results = await self.batcher.run(self._parts(method, arrays, sizes, deadline_s))
             outputs = _joined(results)
         named = {method.spec.outputs[index].name: outputs[index] for index in indices}
         return Answer(method=method, outputs=named, parts=results, rows=rows, validated_ns=validated_ns)
-
-    async def _run(self, parts: list[Part]) -> list[PartResult]:
-        if len(parts) == 1:
-            return [await self.batcher.run(parts[0])]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.batcher.run(part)) for part in parts]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None  # the first one cancelled the rest: it is the answer
-        return [task.result() for task in tasks]
 
     def _parts(self, method: ServedMethod, arrays: list[Array], sizes: dict[str, int], deadline_s: float) -> list[Part]:
         """One part, or as many as the largest bucket asks for."""
@@ -145,13 +135,16 @@ class DataPlane:
             answer=loop.create_future(),
         )
         step = self.batcher.chunk_rows(method, sizes)
-        if method.batch is None or not method.mergeable or whole.rows <= step:
+        if method.batch is None or whole.rows <= step:
             return [whole]
+        has_rows = [spec.shape[:1] == (method.batch,) for spec in method.spec.inputs]
         return [
             replace(
                 whole,
                 need={**sizes, method.batch: min(step, whole.rows - row)},
-                inputs=[array[row : row + step] for array in arrays],
+                inputs=[
+                    array[row : row + step] if rows else array for array, rows in zip(arrays, has_rows, strict=True)
+                ],
                 answer=loop.create_future(),
             )
             for row in range(0, whole.rows, step)

@@ -150,16 +150,15 @@ def _result(entry: str, channel: socket.socket, stderr: IO[bytes], wall_s_max: f
         try:
             data = channel.recv(MESSAGE_BYTES_MAX)
         except TimeoutError:
+            if not pid:
+                raise WorkerFailed(entry, "timeout", f"it was not even forked within {wall_s_max:g} s") from None
             timed_out = True
-            if pid:
-                os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             continue
         message: dict[str, Any] = json.loads(data) if data else {"exit": None}
         if "exit" in message:
             break
         pid = message.get("pid", pid)
-        if timed_out and "pid" in message:  # forked so late that the time was already over
-            os.kill(pid, signal.SIGKILL)
         outcome = message if "result" in message or "error" in message else outcome
     if "result" in outcome:
         result: dict[str, Any] = outcome["result"]

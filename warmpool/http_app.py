@@ -237,12 +237,15 @@ class HttpApi:
         trace_id, parent_id = trace_context(request.headers.get("traceparent"))
         start_ns = time.time_ns()
         answer = None
-        try:
+
+        async def answered(request: Request) -> Response:
+            nonlocal answer, start_ns
             call = Call(body=await self._body(request), timeout_s=self._timeout_s(request), trace_id=trace_id)
             start_ns = time.time_ns()
             answer, response = await work(call)
-        except WarmpoolError as error:
-            response = error_response(error)
+            return response
+
+        response = await guarded(answered)(request)
         end_ns = self.instance.record_request(
             trace_id, parent_id, start_ns=start_ns, answer=answer, model=model, status=response.status_code
         )

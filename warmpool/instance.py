@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import sys
 import time
 from functools import cached_property
@@ -30,6 +29,7 @@ from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, plan_loads
 from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
+from warmpool.standing_zygote import StandingZygote
 from warmpool.tracing import Traces
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 STATUS_WAIT_S_MAX = 0.5
 LANE_STOP_S_MAX = 2.0
-ZYGOTE_DELAY_S_MAX = 5.0
 
 
 class Instance:
@@ -59,16 +58,14 @@ class Instance:
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
         self._preload = preload
-        self._zygote = zygote
+        self._zygote = StandingZygote(zygote, preload, self._zygote_started)
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
         self._weights_verified = False
         self._weights_identities: dict[str, str] = {}
-        self._zygote_ready_ns = 0
-        self._zygote_early_deaths = 0
 
     @cached_property
     def metrics(self) -> Metrics:
-        """The instance's series; imported with the HTTP side, which is what brings the first request."""
+        """The instance's series. The thread that imports the HTTP side asks for them first, before any request."""
         from warmpool import metrics
 
         return metrics.Metrics(self)
@@ -78,15 +75,15 @@ class Instance:
 
     async def start(self) -> None:
         """Read the catalog, start the lanes, verify weights. Returns when the lanes are on their way."""
-        self._watch_zygote()
+        self._zygote.watch()
         with_catalog = time.time_ns()
         self.dataplane.catalog = await asyncio.to_thread(read_catalog, self.store)
         self.cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
         primary_mode: Mode = "jax" if self._preload == "jax" else "jaxlib"
         arena_bytes = self.dataplane.catalog.arena_bytes
         self.lanes = [
-            LaneProxy("primary", primary_mode, self._living_zygote, arena_bytes, self),
-            LaneProxy("cpu", "jaxlib", self._living_zygote, arena_bytes, self),
+            LaneProxy("primary", primary_mode, self._zygote, arena_bytes, self),
+            LaneProxy("cpu", "jaxlib", self._zygote, arena_bytes, self),
         ]
         self.batcher.lanes = self.lanes
         self.lanes[0].start()
@@ -99,7 +96,7 @@ class Instance:
         async with asyncio.TaskGroup() as group:
             for lane in self.lanes:
                 group.create_task(lane.stop(LANE_STOP_S_MAX))
-        asyncio.get_running_loop().remove_reader(self._zygote.control)
+        self._zygote.unwatch()
         await asyncio.to_thread(self._zygote.close)
         if self.traces.exporter is not None:
             await asyncio.to_thread(self.traces.exporter.close)
@@ -111,15 +108,18 @@ class Instance:
     # What callers ask
 
     def unready_reasons(self) -> dict[str, str]:
-        """Why the instance is not ready, by model ("" for the instance itself); empty when it is."""
+        """Why the instance is not ready, by model ("" for the instance itself); empty when it is.
+
+        A model that cannot be served at all is a problem in the status, and does not take the others out of service.
+        """
         catalog = self.dataplane.catalog
-        reasons = dict(catalog.problems)
+        reasons: dict[str, str] = {}
         if self.state == "draining":
             reasons[""] = "the instance is draining"
         elif not self._weights_verified:
             reasons[""] = "the instance is starting"
-        elif not reasons and not catalog.models:
-            reasons[""] = "no model is published in the store"
+        elif not catalog.models:
+            reasons = dict(catalog.problems) or {"": "no model is published in the store"}
         for name, model in catalog.models.items():
             if not self.model_ready(model):
                 reasons[name] = self._missing(model) or "its minimum set is not warm"
@@ -138,8 +138,9 @@ class Instance:
             "state": self.state,
             "ready": not reasons,
             "reasons": reasons,
+            "problems": self.dataplane.catalog.problems,
             "front": {"pid": os.getpid(), "jax_imported": sys.modules.get("jax") is not None},
-            "zygote": {"pid": self._zygote.process.pid},
+            "zygote": {"pid": self._zygote.current.process.pid},
             "models": {
                 name: {
                     "version": model.manifest.version,
@@ -210,11 +211,22 @@ class Instance:
         self.batcher.finished(lane, batch, done)
 
     def failed(self, lane: LaneProxy, batch: Batch | None, reason: str) -> None:
+        if batch is not None:
+            log.error(
+                "batch failed",
+                extra={
+                    "lane": lane.name,
+                    "method": f"{batch.method.model}:{batch.method.name}",
+                    "bucket": batch.bucket,
+                    "rows": batch.rows,
+                    "reason": reason,
+                },
+            )
         if lane.state == "down":
             self._starts.pop(lane.name, None)
             self.settled.set()
             self._start_cpu_lane()
-        self.batcher.failed(batch, reason)
+        self.batcher.failed(batch)
 
     # How it comes up
 
@@ -281,40 +293,13 @@ class Instance:
         cold = (f"{loadable.title}: {reason}" for loadable, reason in self.lanes[0].minimum(name) if reason)
         return plan.missing.get(name) or next(cold, "")
 
-    # The zygote
-
-    def _living_zygote(self) -> Zygote:
-        return self._zygote
-
-    def _watch_zygote(self) -> None:
-        self._zygote.control.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._zygote.control, self._zygote_readable)
-        self._zygote_ready_ns = 0
-
-    def _zygote_readable(self) -> None:
-        control: socket.socket = self._zygote.control
-        stages = self._zygote.read_stages()
-        if stages is not None:
-            self._zygote_ready_ns = time.time_ns()
-            if self.cold_start.end_ns is None:
-                self.cold_start.add("zygote", [messages.Stage(*stage) for stage in stages])
-            return
-        asyncio.get_running_loop().remove_reader(control)
-        if self.state != "draining":
-            self._zygote_early_deaths = 0 if self._zygote_ready_ns else self._zygote_early_deaths + 1
-            delay_s = min(0.1 * 2**self._zygote_early_deaths, ZYGOTE_DELAY_S_MAX)
-            log.error("zygote died; starting another", extra={"in_s": delay_s})
-            self._zygote.close(wait_s_max=0.1)
-            asyncio.get_running_loop().call_later(delay_s, self._replace_zygote)
-
-    def _replace_zygote(self) -> None:
-        if self.state != "draining":
-            self._zygote = Zygote.start(self._preload)
-            self._watch_zygote()
+    def _zygote_started(self, stages: list[messages.Stage]) -> None:
+        if self.cold_start.end_ns is None:
+            self.cold_start.add("zygote", stages)
 
     def _forkable_ns(self, lane: LaneProxy) -> int:
         """From when on the lane's start waited for nothing but the fork itself."""
-        return max(lane.started_ns, self._zygote_ready_ns)
+        return max(lane.started_ns, self._zygote.ready_ns)
 
 
 def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from cache.artifact import unpack
 from cache.errors import CacheError, Damaged, Foreign
 from cache.executable import Buffer, Executable, Runtime
+from cache.ingredients import digest_ingredients
 from warmpool import messages
 from warmpool.arena import Arena, Region, regions
 from warmpool.manifest import Manifest
@@ -141,6 +142,8 @@ class Lane:
         }
         if differences := self.fingerprint.differences(made_for):
             raise Foreign(f"artifact {key[:16]}", differences)
+        if (made_of := digest_ingredients(header.ingredients)) != key:
+            raise Foreign(f"artifact {key[:16]}", {"key": (key, made_of)})
         return payload
 
     def _first_run(self, warm: _Warm) -> None:

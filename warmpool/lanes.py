@@ -12,27 +12,28 @@ import os
 import signal
 import socket
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable
+from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from warmpool import messages
 from warmpool.arena import Arena
+from warmpool.backoff import backoff_s
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
-from warmpool.forking import Zygote
 from warmpool.load_plan import Loadable, LoadPlan
+from warmpool.load_queue import LoadQueue
 from warmpool.selection import Candidate, Sizes, covers
+from warmpool.standing_zygote import StandingZygote
 
 if TYPE_CHECKING:
     from cache.executable import Mode
 
 log = logging.getLogger(__name__)
 
+RESTART_DELAY_S = 0.1
 RESTART_DELAY_S_MAX = 5.0
-_HEALTHY_S = 1.0  # a lane that lived this long is restarted at once
 
 
 class Watcher(Protocol):
@@ -57,7 +58,7 @@ class Watcher(Protocol):
 class LaneProxy:
     """One lane, over all the processes that it consists of in its life."""
 
-    def __init__(self, name: str, mode: Mode, zygote: Callable[[], Zygote], arena_bytes: int, watcher: Watcher) -> None:
+    def __init__(self, name: str, mode: Mode, zygote: StandingZygote, arena_bytes: int, watcher: Watcher) -> None:
         self.name = name
         self.mode = mode
         self.state = "starting"
@@ -73,12 +74,10 @@ class LaneProxy:
         self.cold_reasons: dict[int, str] = {}
         self._zygote = zygote
         self._watcher = watcher
-        self._work: deque[messages.Weights | messages.Load] = deque()
-        self._in_flight = 0
+        self._loads = LoadQueue()
         self._runs_begun = 0
         self._channel: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
-        self._started_s = 0.0
         self._early_deaths = 0
         self._answers: list[asyncio.Future[messages.Answer | None]] = []
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -95,7 +94,7 @@ class LaneProxy:
     @property
     def loaded(self) -> bool:
         """Whether everything that it is to hold was tried."""
-        return self.load_plan is not None and not self._work and self._in_flight == 0
+        return self.load_plan is not None and self._loads.finished
 
     def minimum(self, model: str) -> list[tuple[Loadable, str | None]]:
         """The model's minimum set in the plan: "" for what is warm, why for what cannot be, None for what will be."""
@@ -110,10 +109,9 @@ class LaneProxy:
     def start(self) -> None:
         """Fork the lane's process."""
         self.state = "starting"
-        self._started_s = self._loop.time()
         self.started_ns = time.time_ns()
         try:
-            self._channel = self._zygote().fork(
+            self._channel = self._zygote.current.fork(
                 "warmpool.lane:main",
                 {"mode": self.mode, "arena_bytes": self.arena.size_bytes},
                 descriptors=(self.arena.descriptor,),
@@ -127,11 +125,12 @@ class LaneProxy:
         self._loop.add_reader(self._channel, self._readable)
 
     def load(self, plan: LoadPlan) -> None:
-        """Begin to load what the plan says, in its order."""
+        """Begin to load what the plan says, in its order; nothing where the lane is to stop."""
+        if self.state == "stopped":
+            return
         self.load_plan = plan
-        self._work = deque(plan.work)
-        self.cold_reasons = dict(plan.absent)
-        self.state = "loading" if self._work else "warm"
+        self.cold_reasons = self._loads.begin(plan)
+        self.state = "loading"
         self._load_more()
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
@@ -146,8 +145,8 @@ class LaneProxy:
         )
 
     def submit(self, batch: Batch) -> None:
-        """Write a batch into the arena, padded, and run it. The lane has to be idle."""
-        assert self.idle, self
+        """Write a batch into the arena, padded, and run it. The lane has to be idle; it may have died meanwhile."""
+        assert self.batch is None, self
         assert self.load_plan is not None
         loadable = self.load_plan.loadables[batch.executable.id]
         batch.fill([self.arena.array(region) for region in loadable.inputs])
@@ -202,9 +201,8 @@ class LaneProxy:
             case messages.Done() | messages.Failed():
                 self._settle(message)
             case messages.Warm() | messages.Cold() | messages.Mapped():
-                self._in_flight -= 1
+                self._loads.settle(message)
                 self._acknowledge(message)
-                self._load_more()
             case messages.Hello():
                 self._watcher.hello(self, message.fingerprint, message.stages)
             case messages.Answer():
@@ -231,8 +229,7 @@ class LaneProxy:
 
     def _acknowledge(self, message: messages.Warm | messages.Cold | messages.Mapped) -> None:
         assert self.load_plan is not None
-        if self.loaded:
-            self.state = "warm"
+        self._load_more()
         match message:
             case messages.Warm():
                 loadable = self.load_plan.loadables[message.executable]
@@ -249,14 +246,11 @@ class LaneProxy:
                 self._watcher.damaged(self, loadable, message.reason)
 
     def _load_more(self) -> None:
-        """Keep the loaders busy; one alone while the minimum set is not done, since two would slow each other."""
-        assert self.load_plan is not None
-        models = {loadable.method.model for loadable in self.load_plan.loadables.values()}
-        waiting = any(reason is None for model in models for _, reason in self.minimum(model))
-        in_flight_max = 1 if waiting else messages.LOADS_IN_FLIGHT_MAX
-        while self._work and self._in_flight < in_flight_max:
-            self._in_flight += 1
-            self._send(self._work.popleft())
+        for work in self._loads.take():
+            self._send(work)
+        if self.loaded and self.state == "loading":
+            self.state = "warm"
+            self._early_deaths = 0
 
     def _send(self, message: messages.FromFront) -> None:
         assert self._channel is not None
@@ -282,9 +276,9 @@ class LaneProxy:
         self._channel.close()
         self._channel, self.pid, self.load_plan = None, None, None
         self.warm.clear()
-        self.warm_count = self._in_flight = 0
+        self.warm_count = 0
         self.cold_reasons.clear()
-        self._work.clear()
+        self._loads.died()
         self._answered(None)
         batch, self.batch = self.batch, None
         if batch is not None:
@@ -301,8 +295,8 @@ class LaneProxy:
         self._watcher.failed(self, batch, f"the {self.name} lane died with status {status}")
 
     def _restart_later(self) -> None:
+        """At once after a lane that had become warm, with growing delays after ones that had not."""
         self.state = "down"
-        healthy = self._loop.time() - self._started_s >= _HEALTHY_S
-        self._early_deaths = 0 if healthy else self._early_deaths + 1
-        delay_s = 0.0 if healthy else min(0.05 * 2**self._early_deaths, RESTART_DELAY_S_MAX)
+        delay_s = backoff_s(self._early_deaths, RESTART_DELAY_S, RESTART_DELAY_S_MAX)
+        self._early_deaths += 1
         self._loop.call_later(delay_s, lambda: self.start() if self.state == "down" else None)

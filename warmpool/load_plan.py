@@ -128,6 +128,6 @@ def plan_loads(
 def _add(plan: LoadPlan, store: Store, model: ServedModel, spec: ExecutableSpec) -> None:
     try:
         plan.add(model, spec, os.fspath(store.local_path(executable_path(spec.key))))
-    except CacheError as error:
+    except (CacheError, ValueError) as error:  # ValueError: the key makes no path
         plan.add(model, spec, "", absent=str(error))
         log.exception("executable is missing", extra={"model": model.key})

@@ -1,4 +1,4 @@
-"""The spans of one request in the front: read, validate, queue, batch, lane, run, cut, write.
+"""The spans of one request in the front: validate, queue, batch, lane (handover, run, return), respond.
 
 The leaves lie end to end, so that they sum to the request's wall time and a slow request shows where its time went.
 """

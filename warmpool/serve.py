@@ -17,6 +17,10 @@ from warmpool.forking import Preload, Zygote
 from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, read_settings
 
 
+class StoreFailed(WarmpoolError):
+    """The store cannot be read at the start."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool serve`; each is also WARMPOOL_<NAME> in the environment."""
     parser.add_argument("--store", help="folder's path or file:///folder")
@@ -78,6 +82,7 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
 
     import uvloop
 
+    from cache.errors import CacheError
     from cache.store import open_store
     from warmpool.cold_start import ColdStart, process_start_ns
     from warmpool.instance import Instance
@@ -100,10 +105,11 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
     except ExceptionGroup as failures:
-        known, unknown = failures.split(WarmpoolError)
+        known, unknown = failures.split((WarmpoolError, CacheError))
         if known is None or unknown is not None:
             raise
-        raise known.exceptions[0] from None
+        first = known.exceptions[0]
+        raise StoreFailed(f"store {settings.store!r}: {first}") if isinstance(first, CacheError) else first from None
     return 0
 
 

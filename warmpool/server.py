@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import signal
 import socket
@@ -34,23 +35,28 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with asyncio.TaskGroup() as group:
-        starting = group.create_task(instance.start())
+        coming_up = group.create_task(_come_up(instance))
         server = await asyncio.to_thread(_http_server, instance)
         serving = group.create_task(server.serve(sockets=[http_socket]))
-        await starting
-        with contextlib.suppress(TimeoutError):  # what follows imports much: not while the first lane needs the loop
-            await asyncio.wait_for(instance.settled.wait(), SETTLE_S_MAX)
-        if instance.settings.otlp_endpoint:
-            instance.traces.start_export(instance.settings.otlp_endpoint, "warmpool")
-        grpc_server = await _grpc_server(instance)
         await stopping.wait()
         log.info("draining")
         instance.drain()
         server.should_exit = True
-        if grpc_server is not None:
+        if coming_up.done() and (grpc_server := coming_up.result()) is not None:
             await grpc_server.stop(instance.settings.drain_s_max)
+        coming_up.cancel()
         await serving
         await instance.stop()
+
+
+async def _come_up(instance: Instance) -> grpc.aio.Server | None:
+    """Start the instance, then what a first answer over HTTP does not need."""
+    await instance.start()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(instance.settled.wait(), SETTLE_S_MAX)
+    if instance.settings.otlp_endpoint:
+        await asyncio.to_thread(instance.traces.start_export, instance.settings.otlp_endpoint, "warmpool")
+    return await _grpc_server(instance)
 
 
 def _http_server(instance: Instance) -> uvicorn.Server:
@@ -77,6 +83,7 @@ def _http_server(instance: Instance) -> uvicorn.Server:
         timeout_graceful_shutdown=max(1, round(instance.settings.drain_s_max)),
     )
     config.load()
+    _ = instance.metrics  # imports, in this thread
     instance.cold_start.add("front", [Stage("import http", start_ns, time.time_ns())])
     return Server(config)
 
@@ -84,6 +91,6 @@ def _http_server(instance: Instance) -> uvicorn.Server:
 async def _grpc_server(instance: Instance) -> grpc.aio.Server | None:
     if not instance.settings.grpc_port:
         return None
-    from warmpool.grpc_app import start_grpc
-
-    return await start_grpc(instance, instance.settings.host, instance.settings.grpc_port)
+    grpc_app = await asyncio.to_thread(importlib.import_module, "warmpool.grpc_app")
+    server: grpc.aio.Server = await grpc_app.start_grpc(instance, instance.settings.host, instance.settings.grpc_port)
+    return server

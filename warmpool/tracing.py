@@ -12,12 +12,16 @@ import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 COLD_STARTS_KEPT_MAX = 32
 SPANS_A_TRACE_MAX = 2048
+NAME_CHARACTERS_MAX = 128
+ATTRIBUTES_MAX = 32
+ATTRIBUTE_CHARACTERS_MAX = 512
 EXPORT_S_MAX = 2.0  # retries included; an instance that goes down waits for the last export
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
@@ -168,7 +172,7 @@ def received_spans(body: bytes) -> dict[str, list[Span]]:
             for span in scope_spans.spans:
                 spans.setdefault(span.trace_id.hex(), []).append(
                     Span(
-                        name=span.name,
+                        name=span.name[:NAME_CHARACTERS_MAX],
                         span_id=span.span_id.hex(),
                         parent_id=span.parent_span_id.hex(),
                         start_ns=span.start_time_unix_nano,
@@ -181,10 +185,13 @@ def received_spans(body: bytes) -> dict[str, list[Span]]:
 
 def _attributes(pairs: Iterable[Any]) -> Mapping[str, Any]:
     return {
-        pair.key: getattr(pair.value, pair.value.WhichOneof("value") or "string_value")
-        for pair in pairs
-        if _plain(pair)
+        pair.key[:NAME_CHARACTERS_MAX]: _cut(getattr(pair.value, pair.value.WhichOneof("value") or "string_value"))
+        for pair in islice(filter(_plain, pairs), ATTRIBUTES_MAX)
     }
+
+
+def _cut(value: Any) -> Any:
+    return value[:ATTRIBUTE_CHARACTERS_MAX] if isinstance(value, str) else value
 
 
 def _plain(pair: Any) -> bool:

@@ -82,10 +82,10 @@ class FakeLane:
         assert batch is not None
         self._batcher.finished(cast("LaneProxy", self), batch, messages.Done(start_ns=1, end_ns=2))
 
-    def fail(self, reason: str = "it broke") -> None:
+    def fail(self) -> None:
         batch, self.batch = self.batch, None
         assert batch is not None
-        self._batcher.failed(batch, reason)
+        self._batcher.failed(batch)
 
     def die(self, *, stays_unknown: bool = True) -> None:
         """Like a killed process: nothing is warm, and until another has said hello anything may come."""
@@ -95,7 +95,7 @@ class FakeLane:
         self.known = not stays_unknown
         if self.known:
             self.plan.clear()
-        self._batcher.failed(batch, f"the {self.name} lane died")
+        self._batcher.failed(batch)
 
     @property
     def rows(self) -> list[list[Any]]:
@@ -123,7 +123,11 @@ class World:
         need = {name: sizes.get(name, len(array)) for name in served.dims}
         loop = asyncio.get_running_loop()
         one = part(served, need, [array], arrived_ns=next(self._arrivals), deadline_s=loop.time() + wait_s)
-        task = loop.create_task(self.batcher.run(one))
+
+        async def answer() -> PartResult:
+            return (await self.batcher.run([one]))[0]
+
+        task = loop.create_task(answer())
         self.parts[task] = one
         await rest()
         return task

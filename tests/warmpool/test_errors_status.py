@@ -22,6 +22,7 @@ ELSEWHERE = {
     "ProofFailed": "publish",
     "PublishError": "publish",
     "SettingError": "start",
+    "StoreFailed": "start",
     "WorkerFailed": "publish",
 }
 HTTP = {

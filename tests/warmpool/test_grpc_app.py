@@ -342,13 +342,13 @@ def test_a_message_that_is_too_large_is_resource_exhausted(stub, answers_on):
     assert str(BODY_BYTES_MAX) in error.details()
 
 
-def test_more_rows_than_may_wait_are_resource_exhausted_and_told_when_to_come_back(tiny_store, tmp_path):
+def test_more_rows_than_may_ever_wait_are_resource_exhausted_and_the_limit_is_told(tiny_store, tmp_path):
     port = free_port()
     flags = ("--grpc-port", str(port), "--queue-rows-max", "2")
     with serving(tiny_store, tmp_path / "log", *flags), connected(port) as stub:
         error = refusal(stub.ModelInfer, request("predict", x=np.ones((3, 4))))
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert ("retry-after", "1") in error.trailing_metadata()
+    assert error.details() == "3 rows, allowed in one request: 2"
 
 
 def test_a_deadline_that_passes_in_the_queue_is_told_counted_and_disturbs_no_neighbour(instance, stub, busy):

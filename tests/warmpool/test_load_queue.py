@@ -1,0 +1,103 @@
+"""Which loads a lane is given when, and what is not tried again."""
+
+from tests.warmpool.served import doubling
+from warmpool import messages
+from warmpool.load_plan import Loadable, LoadPlan
+from warmpool.load_queue import DEATHS_MAX, LoadQueue
+from warmpool.selection import Candidate
+
+METHOD = doubling()
+
+
+def planned(minimum, rest):
+    """A plan of weights, then executables numbered from 0, the minimum set first."""
+    plan = LoadPlan()
+    plan.work.append(messages.Weights(version="m/1", manifest_path="", weights_path="", verified=""))
+    for number in range(minimum + rest):
+        load = messages.Load(
+            executable=number, version="m/1", artifact_path="", key=f"key{number}", inputs=(), outputs=()
+        )
+        plan.work.append(load)
+        plan.loadables[number] = Loadable(
+            candidate=Candidate(number, {"batch": number + 1}, 1.0),
+            method=METHOD,
+            message=load,
+            minimum=number < minimum,
+            inputs=[],
+            outputs=[],
+        )
+    return plan
+
+
+def taken(queue):
+    return [getattr(work, "key", "weights") for work in queue.take()]
+
+
+def mapped():
+    return messages.Mapped(version="m/1", stages=[])
+
+
+def warm(number):
+    return messages.Warm(executable=number, stages=[])
+
+
+def test_the_minimum_set_is_loaded_one_by_one_and_the_rest_side_by_side():
+    queue = LoadQueue()
+    assert queue.begin(planned(minimum=2, rest=4)) == {}
+    assert taken(queue) == ["weights"]
+    queue.settle(mapped())
+    assert taken(queue) == ["key0"]
+    assert taken(queue) == []
+    queue.settle(warm(0))
+    assert taken(queue) == ["key1"]
+    queue.settle(messages.Cold(executable=1, reason="damaged"))
+    assert taken(queue) == ["key2", "key3", "key4"]
+    queue.settle(warm(3))
+    assert taken(queue) == ["key5"]
+    for number in (2, 4):
+        queue.settle(warm(number))
+    assert not queue.finished
+    queue.settle(warm(5))
+    assert queue.finished
+    assert messages.LOADS_IN_FLIGHT_MAX == 3
+
+
+def test_an_empty_plan_is_finished_at_once():
+    queue = LoadQueue()
+    queue.begin(LoadPlan())
+    assert (queue.take(), queue.finished) == ([], True)
+
+
+def test_what_is_absent_is_refused_with_its_reason_and_not_tried():
+    plan = planned(minimum=1, rest=1)
+    plan.absent[0] = "nothing is stored"
+    queue = LoadQueue()
+    assert queue.begin(plan) == {0: "nothing is stored"}
+    assert taken(queue) == ["weights", "key1"]
+
+
+def test_what_was_being_loaded_at_a_death_is_loaded_alone_and_after_the_next_death_no_more():
+    plan = planned(minimum=0, rest=4)
+    queue = LoadQueue()
+    queue.begin(plan)
+    assert taken(queue) == ["weights", "key0", "key1"]
+    queue.settle(mapped())
+    assert taken(queue) == ["key2"]
+    queue.died()
+    queue.begin(plan)
+    assert taken(queue) == ["weights"], "the next one is a suspect"
+    queue.settle(mapped())
+    assert taken(queue) == ["key0"]
+    queue.settle(warm(0))
+    assert taken(queue) == ["key1"]
+    queue.died()
+    assert DEATHS_MAX == 2
+    assert queue.begin(plan) == {1: "lanes died 2 times while they loaded it"}
+    assert taken(queue) == ["weights"]
+    queue.settle(mapped())
+    for number in (0, 2):
+        assert taken(queue) == [f"key{number}"]
+        queue.settle(warm(number))
+    assert taken(queue) == ["key3"]
+    queue.settle(warm(3))
+    assert queue.finished
