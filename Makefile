@@ -17,6 +17,10 @@ ARGS ?=
 CODE := functions warmpool cache examples benchmarks tests
 PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
+# The tests that meet jax or jaxlib; the others would say the same twice.
+TOUCHES_JAX := tests/cache tests/warmpool/publishing $(addprefix tests/warmpool/test_,zygote.py forking.py symbolic.py \
+  weights.py lane.py lanes.py load_plan.py instance.py compiles.py)
+
 # Bytecode is what makes a cold start short, here as in an image, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
 # A caller's own environment must not leak into ours.
@@ -54,8 +58,8 @@ publish: install ## publish one model: make publish MODEL=examples/embed/model.p
 test: install ## run the tests (ARGS="-k name -x" goes to pytest)
 	@exec $(PYTHON_BIN)/python -m pytest $(ARGS)
 
-test-oldest: .venv-oldest/.installed ## run the tests of cache and warmpool on the oldest jax that is supported
-	@exec $(OLDEST_BIN)/python -m pytest -m "not slow" tests/cache tests/warmpool $(ARGS)
+test-oldest: .venv-oldest/.installed ## run the tests that touch jax on the oldest jax that is supported
+	@exec $(OLDEST_BIN)/python -m pytest -m "not slow" $(TOUCHES_JAX) $(ARGS)
 
 check: lint types imports test test-oldest ## all that CI runs: lint, format, types, import contracts, tests
 
