@@ -1,0 +1,180 @@
+"""The front's half of a lane with a real lane behind it: what the front learns of it, at any moment."""
+
+import asyncio
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from cache.fingerprint import Fingerprint
+from cache.store import LocalStore
+from warmpool.batches import Batch, Part
+from warmpool.catalog import read_catalog
+from warmpool.forking import Zygote
+from warmpool.lanes import LaneProxy
+from warmpool.load_plan import plan_loads
+from warmpool.standing_zygote import StandingZygote
+
+WAIT_S_MAX = 30.0
+
+
+class World:
+    """A watcher that gives its lane the tiny model, and keeps what it is told."""
+
+    def __init__(self, store, zygote):
+        self.store = LocalStore(store)
+        self.model = read_catalog(self.store).models["tiny"]
+        self.told = []
+        self.news = asyncio.Event()
+        self.lane = LaneProxy("primary", "jaxlib", StandingZygote(zygote, "jaxlib", lambda stages: None), 1 << 16, self)
+
+    def hello(self, lane, fingerprint, stages):
+        plan = plan_loads(self.store, [self.model], Fingerprint(fingerprint), verified={}, ladder_only=False)
+        lane.load(plan)
+
+    def progressed(self, lane, what, stages):
+        self.news.set()
+
+    def damaged(self, lane, loadable, reason):
+        raise AssertionError(reason)
+
+    def finished(self, lane, batch, done):
+        self.told.append(("finished", batch, [result.copy() for result in lane.results(batch)]))
+        self.news.set()
+
+    def failed(self, lane, batch, reason):
+        self.told.append(("failed", batch, reason))
+        self.news.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(WAIT_S_MAX):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+    async def until_warm(self, pid=None):
+        await self.until(lambda: self.lane.state == "warm" and self.lane.pid not in {None, pid})
+
+    async def until_told(self, count):
+        await self.until(lambda: len(self.told) >= count)
+        return self.told[-1]
+
+    def batch(self, name="predict", **inputs):
+        method = self.model.methods[name]
+        (executable,) = [one for one in self.lane.warm[method] if one.bucket == {"batch": 1}]
+        arrays = [np.asarray(inputs[spec.name], spec.dtype) for spec in method.spec.inputs]
+        part = Part(
+            method=method,
+            need={"batch": 1},
+            inputs=arrays,
+            deadline_s=0.0,
+            arrived_ns=0,
+            answer=asyncio.get_running_loop().create_future(),
+        )
+        return Batch(method=method, parts=[part], executable=executable, formed_ns=0)
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with Zygote.start("jaxlib") as running:
+        running.read_stages()
+        yield running
+
+
+@pytest.fixture
+def in_world(tiny_store, zygote):
+    """Runs a coroutine function in a world whose lane is warm."""
+
+    def run(coroutine):
+        async def main():
+            world = World(tiny_store, zygote)
+            world.lane.start()
+            await world.until_warm()
+            await coroutine(world)
+            await world.lane.stop(WAIT_S_MAX)
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_a_batch_runs_and_its_results_can_be_read(in_world):
+    async def story(world):
+        batch = world.batch(x=[[1, 2, 3, 4]])
+        assert world.lane.idle
+        world.lane.submit(batch)
+        assert not world.lane.idle
+        kind, told, results = await world.until_told(1)
+        assert (kind, told) == ("finished", batch)
+        assert [result.tolist() for result in results] == [[[32.0, 20.0, 3.0]], [10.0]]
+        assert world.lane.idle
+        assert batch.padding == 0.0
+
+    in_world(story)
+
+
+def test_a_lane_that_died_before_a_batch_came_to_it_gives_the_batch_back_as_not_begun(in_world):
+    """Its death is there to be read, and the loop has not come to that."""
+
+    async def story(world):
+        batch, pid = world.batch(x=[[1, 2, 3, 4]]), world.lane.pid
+        os.kill(pid, signal.SIGKILL)
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while world.lane.idle:
+            assert time.monotonic() < deadline_s
+        world.lane.submit(batch)
+        kind, told, reason = await world.until_told(1)
+        assert (kind, told, told.begun) == ("failed", batch, False)
+        assert "died" in reason
+        await world.until_warm(pid)
+        assert world.lane.restarts == 1
+        again = world.batch(x=[[0, 0, 0, 0]])  # of the new lane's executables
+        world.lane.submit(again)
+        assert (await world.until_told(2))[0] == "finished"
+
+    in_world(story)
+
+
+def test_a_lane_that_dies_in_the_middle_of_a_batch_gives_it_back_as_begun(in_world):
+    async def story(world):
+        batch, pid = world.batch("count", steps=[1_500_000_000]), world.lane.pid
+        before = world.lane.arena.runs_begun
+        world.lane.submit(batch)
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while world.lane.arena.runs_begun == before:
+            assert time.monotonic() < deadline_s
+        os.kill(pid, signal.SIGKILL)
+        kind, told, _ = await world.until_told(1)
+        assert (kind, told, told.begun) == ("failed", batch, True)
+        assert not world.lane.idle
+        await world.until_warm(pid)
+
+    in_world(story)
+
+
+def test_a_lane_is_asked_and_one_that_dies_or_is_busy_does_not_keep_who_asks(in_world):
+    async def story(world):
+        answer = await world.lane.ask(WAIT_S_MAX)
+        assert (answer.compiles, answer.executables) == (0, world.lane.warm_count)
+        pid = world.lane.pid
+        world.lane.submit(world.batch("count", steps=[1_500_000_000]))
+        assert await world.lane.ask(0.01) is None
+        asked = [world.lane.ask(WAIT_S_MAX) for _ in range(3)]
+        os.kill(pid, signal.SIGKILL)
+        assert await asyncio.gather(*asked) == [None] * 3
+        await world.until_warm(pid)
+        assert (await world.lane.ask(WAIT_S_MAX)).compiles == 0
+
+    in_world(story)
+
+
+def test_a_lane_stops_in_the_middle_of_its_start(tiny_store, zygote):
+    async def main():
+        world = World(tiny_store, zygote)
+        world.lane.start()
+        await world.lane.stop(WAIT_S_MAX)
+        assert world.lane.state == "stopped"
+
+    asyncio.run(main())
