@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.figures import Report, show
 from benchmarks.stores import Folders
-from examples.progress import progress
+from warmpool.publishing.progress import shown_on
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS_MAX = 1000
@@ -100,9 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folders = Folders(options.work.absolute())
     reports: dict[str, Report] = {}
     steps = sum(BENCHMARKS[name][1] + BENCHMARKS[name][2] * options.rounds for name in names)
-    with progress("benchmarks", steps) as say:
+    with shown_on(sys.stderr) as progress:
+        progress.expect(steps)
         for name in names:
-            reports[name] = importlib.import_module(BENCHMARKS[name][0]).run(folders, options.rounds, say)
+            reports[name] = importlib.import_module(BENCHMARKS[name][0]).run(folders, options.rounds, progress.step)
             keep(options.out, name, reports[name], options)
     if options.json:
         document = {name: [figure.document() for figure in report.figures] for name, report in reports.items()}

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.questions import Question
 from benchmarks.stores import executable_of, model_in
 from cache.artifact import unpack
 from cache.executable import Runtime
+from warmpool.arena import aligned
 from warmpool.weights import map_weights
-
-_ALIGN_BYTES = 64  # memory aligned so is used by XLA where it is, as that which lanes share with the front
 
 
 class BareCall:
@@ -37,12 +35,3 @@ class BareCall:
     def __call__(self) -> NDArray[Any]:
         inputs = [self._runtime.put(array) for array in self._inputs]
         return self._executable.run([*self._weights, *inputs])[0]
-
-
-def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy at an aligned address."""
-    memory = np.empty(array.nbytes + _ALIGN_BYTES, np.uint8)
-    offset = -memory.ctypes.data % _ALIGN_BYTES
-    copy = memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy

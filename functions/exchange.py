@@ -14,8 +14,8 @@ from functions.endpoints import Failure, failure_of, unreachable
 from warmpool import wire
 from warmpool.errors import BadInput, PoolUnavailable
 
-TIMEOUT_HEADER = "x-warmpool-timeout-ms"
-FRONT_HEADER = b"x-warmpool-front-ns"
+_FRONT_HEADER = wire.FRONT_HEADER.encode()
+_HEADER_LENGTH = wire.HEADER_LENGTH.lower().encode()
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Post(msgspec.Struct, frozen=True):
 async def exchange(connections: Connections, post: Post) -> Result | Failure:
     """Send a request and read its answer. The deadline itself is the caller's to keep."""
     remaining_s = max(post.deadline_s - asyncio.get_running_loop().time(), 0.001)
-    headers = [*post.headers, (TIMEOUT_HEADER, str(int(remaining_s * 1000)))]
+    headers = [*post.headers, (wire.TIMEOUT_HEADER, str(int(remaining_s * 1000)))]
     try:
         # Half of what is left, so that a host that swallows packets leaves time for another.
         answer = await connections.post(post.path, headers, post.body, connect_s_max=remaining_s / 2)
@@ -87,7 +87,7 @@ async def exchange(connections: Connections, post: Post) -> Result | Failure:
 
 
 def _decoded(body: bytes, headers: Mapping[bytes, bytes]) -> Result | Failure:
-    header_length = headers.get(wire.HEADER_LENGTH.lower().encode())
+    header_length = headers.get(_HEADER_LENGTH)
     try:
         response = wire.decode_response(body, None if header_length is None else header_length.decode("latin-1"))
     except BadInput as error:
@@ -98,7 +98,7 @@ def _decoded(body: bytes, headers: Mapping[bytes, bytes]) -> Result | Failure:
 
 
 def _front_ns(headers: Mapping[bytes, bytes]) -> tuple[int, int] | None:
-    start, _, end = headers.get(FRONT_HEADER, b"").partition(b" ")
+    start, _, end = headers.get(_FRONT_HEADER, b"").partition(b" ")
     if not (start.isdigit() and end.isdigit() and len(start) == len(end) < 20 and start <= end):
         return None
     return int(start), int(end)

@@ -21,10 +21,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from functions.exchange import TIMEOUT_HEADER
 from functions.pool import BoundPool, Pool
 from functions.settings import Settings
 from functions.tracing import RequestTrace, prepare
+from warmpool import wire
 from warmpool.errors import (
     RETRY_AFTER_S_DEFAULT,
     Abandoned,
@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 # A call of the pool ends at the deadline itself and its error says more, so it comes first. Two time-outs that fire in
 # the same turn would also leave a stray cancellation behind, before Python 3.13.
 GRACE_S = 0.05
-
-TRACE_ID_HEADER = "x-warmpool-trace-id"
 
 # The nearest class in an error's ancestry decides.
 STATUSES: dict[type[WarmpoolError], int] = {
@@ -131,7 +129,7 @@ def inference_function(*, model: str, pool: Pool | None = None) -> Callable[[Aut
             except asyncio.CancelledError as cancelled:
                 trace.finish(STATUSES[Cancelled], cancelled)
                 raise
-            response.headers[TRACE_ID_HEADER] = trace.trace_id
+            response.headers[wire.TRACE_ID_HEADER] = trace.trace_id
             trace.finish(response.status_code, error)
             return response
 
@@ -154,7 +152,7 @@ def _bounded(request: Request, settings: Settings) -> FunctionRequest:
 
 
 async def _answer(author: Author, request: Request, pool: Pool, model: str, trace: RequestTrace) -> Response:
-    timeout_ms = _timeout_ms(request.headers.get(TIMEOUT_HEADER), pool.settings)
+    timeout_ms = _timeout_ms(request.headers.get(wire.TIMEOUT_HEADER), pool.settings)
     deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
     scope = asyncio.timeout_at(deadline_s + GRACE_S)
     try:
@@ -174,7 +172,7 @@ def _timeout_ms(text: str | None, settings: Settings) -> int:
         return settings.timeout_ms
     if not (text.isascii() and text.isdecimal() and len(text) <= 10) or not 0 < int(text) <= settings.timeout_ms_max:
         raise BadInput.about(
-            TIMEOUT_HEADER, text, f"a whole number of milliseconds from 1 to {settings.timeout_ms_max}"
+            wire.TIMEOUT_HEADER, text, f"a whole number of milliseconds from 1 to {settings.timeout_ms_max}"
         )
     return int(text)
 
@@ -193,9 +191,7 @@ def _with_named_floats(content: Any) -> Any:
         return {key: _with_named_floats(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_with_named_floats(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return "NaN" if math.isnan(content) else "Infinity" if content > 0 else "-Infinity"
-    return content
+    return wire.named_non_finite([content])[0] if isinstance(content, float) else content
 
 
 def _refusal(error: Exception, trace_id: str) -> Response:

@@ -233,7 +233,7 @@ def _weights() -> tuple[bytes, stored.WeightsSpec]:
     blob = b""
     tensors = []
     for name, array in WEIGHTS.items():
-        blob += bytes(-len(blob) % stored.WEIGHT_ALIGN_BYTES)
+        blob += bytes(-len(blob) % stored.ALIGN_BYTES)
         tensors.append(stored.WeightSpec(name=name, dtype="float32", shape=array.shape, offset=len(blob)))
         blob += array.tobytes()
     digest = hashlib.sha256(blob).hexdigest()

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-REGION_ALIGN_BYTES = 64  # what XLA's CPU client asks of host memory that it is to alias instead of copy
+from warmpool.manifest import ALIGN_BYTES
 
 _COUNTER = np.dtype(np.uint64)
 _DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -28,7 +28,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where one tensor lies: `offset` in bytes, a multiple of REGION_ALIGN_BYTES."""
+    """Where one tensor lies: `offset` in bytes, a multiple of ALIGN_BYTES."""
 
     offset: int
     dtype: np.dtype[Any]
@@ -43,10 +43,19 @@ def regions(tensors: Iterable[tuple[str, tuple[int, ...]]], start: int = 0) -> l
     """One region a tensor (dtype name, shape), in order, none overlapping, all aligned."""
     placed: list[Region] = []
     for name, shape in tensors:
-        region = Region(-(-start // REGION_ALIGN_BYTES) * REGION_ALIGN_BYTES, dtype_of(name), shape)
+        region = Region(-(-start // ALIGN_BYTES) * ALIGN_BYTES, dtype_of(name), shape)
         placed.append(region)
         start = region.end
     return placed
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy in memory that is aligned as an arena's is, so that the device uses it where it lies."""
+    memory = np.empty(array.nbytes + ALIGN_BYTES, np.uint8)
+    start = -memory.ctypes.data % ALIGN_BYTES
+    copy: NDArray[Any] = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 class Arena:

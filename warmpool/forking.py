@@ -13,11 +13,11 @@ import time
 from types import TracebackType
 from typing import IO, Any, Literal, Self
 
+from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.errors import WarmpoolError
 
 Preload = Literal["jaxlib", "jax"]
 
-MESSAGE_BYTES_MAX = 1 << 17
 _STDERR_SHOWN_BYTES = 2000
 
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_HEADER = "x-warmpool-timeout-ms"
-FRONT_HEADER = "x-warmpool-front-ns"  # begin and end of the front's span: the rest of a call was spent on the way
 TIMEOUT_MS_MAX = 24 * 3600 * 1000
 TRACES_READ_MAX = 1000
 
@@ -249,8 +247,8 @@ class HttpApi:
         end_ns = self.instance.record_request(
             trace_id, parent_id, start_ns=start_ns, answer=answer, model=model, status=response.status_code
         )
-        response.headers["x-warmpool-trace-id"] = trace_id
-        response.headers[FRONT_HEADER] = f"{start_ns} {end_ns}"
+        response.headers[wire.TRACE_ID_HEADER] = trace_id
+        response.headers[wire.FRONT_HEADER] = f"{start_ns} {end_ns}"
         return response
 
     async def _body(self, request: Request) -> bytes:
@@ -272,10 +270,10 @@ class HttpApi:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _timeout_s(self, request: Request) -> float:
-        value = request.headers.get(TIMEOUT_HEADER)
+        value = request.headers.get(wire.TIMEOUT_HEADER)
         if value is None:
             return self.instance.settings.deadline_ms / 1000
-        return whole_number(TIMEOUT_HEADER, value, TIMEOUT_MS_MAX) / 1000
+        return whole_number(wire.TIMEOUT_HEADER, value, TIMEOUT_MS_MAX) / 1000
 
 
 class Call(msgspec.Struct, frozen=True):

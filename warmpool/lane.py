@@ -30,6 +30,7 @@ from cache.executable import Buffer, Executable, Runtime
 from cache.ingredients import digest_ingredients
 from warmpool import messages
 from warmpool.arena import Arena, Region, regions
+from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.manifest import Manifest
 from warmpool.weights import digest_file, file_identity, map_weights
 
@@ -66,7 +67,7 @@ class Lane:
         self._send(messages.Hello(fingerprint=dict(self.fingerprint.ingredients), stages=stages))
         for number in range(LOADERS):
             threading.Thread(target=self._load_all, name=f"loader {number}", daemon=True).start()
-        while data := self.channel.recv(messages.MESSAGE_BYTES_MAX):
+        while data := self.channel.recv(MESSAGE_BYTES_MAX):
             match messages.decode_from_front(data):
                 case messages.Run() as run:
                     self._send(self._run(self.warm[run.executable]))
@@ -157,9 +158,7 @@ class Lane:
 
     def _answer(self) -> messages.Answer:
         resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return messages.Answer(
-            compiles=self.runtime.compiles(), executables=len(self.warm), resident_bytes=resident_pages * _PAGE_BYTES
-        )
+        return messages.Answer(compiles=self.runtime.compiles(), resident_bytes=resident_pages * _PAGE_BYTES)
 
     def _send(self, message: messages.FromLane) -> None:
         self.channel.send(messages.encode(message))

@@ -22,6 +22,7 @@ from warmpool.arena import Arena
 from warmpool.backoff import backoff_s
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
+from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.load_queue import LoadQueue
 from warmpool.selection import Candidate, Sizes, covers
@@ -189,7 +190,7 @@ class LaneProxy:
         assert self._channel is not None
         while self._channel is not None:
             try:
-                data = self._channel.recv(messages.MESSAGE_BYTES_MAX)
+                data = self._channel.recv(MESSAGE_BYTES_MAX)
             except BlockingIOError:
                 return
             except ConnectionResetError:

@@ -57,7 +57,7 @@ class MethodSpec(Record, frozen=True, kw_only=True):
 
 
 class WeightSpec(Record, frozen=True, kw_only=True):
-    """Where one weight tensor lies in the weights blob (`offset` in bytes, a multiple of `WEIGHT_ALIGN_BYTES`)."""
+    """Where one weight tensor lies in the weights blob (`offset` in bytes, a multiple of `ALIGN_BYTES`)."""
 
     name: str
     dtype: str
@@ -134,7 +134,7 @@ class Serving(Record, frozen=True, kw_only=True):
     stable: str
 
 
-WEIGHT_ALIGN_BYTES = 64  # XLA's CPU client aliases host memory that is aligned so, and copies what is not
+ALIGN_BYTES = 64  # XLA's CPU client aliases host memory that is aligned so, and copies what is not
 
 
 def program_path(digest: str) -> str:

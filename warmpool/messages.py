@@ -106,10 +106,9 @@ class Failed(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """Compilations in this process (0, or the promise is broken), executables held, resident memory."""
+    """Compilations in this process (0, or the promise is broken), resident memory."""
 
     compiles: int
-    executables: int
     resident_bytes: int
 
 
@@ -128,7 +127,6 @@ class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 FromFront = Weights | Load | Run | Ask | Stop
 FromLane = Hello | Mapped | Warm | Cold | Done | Failed | Answer
 
-MESSAGE_BYTES_MAX = 1 << 17
 LOADS_IN_FLIGHT_MAX = 3
 
 encode = msgspec.json.Encoder().encode

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.errors import Damaged
-from warmpool.manifest import WEIGHT_ALIGN_BYTES, WeightSpec, WeightsSpec
+from warmpool.manifest import ALIGN_BYTES, WeightSpec, WeightsSpec
 
 _CHUNK_BYTES = 1 << 22
 
@@ -33,7 +33,7 @@ def write_weights(path: Path, tensors: Iterable[tuple[str, NDArray[Any]]]) -> We
     offset = 0
     with path.open("wb") as stream:
         for name, tensor in tensors:
-            padding = bytes(-offset % WEIGHT_ALIGN_BYTES)
+            padding = bytes(-offset % ALIGN_BYTES)
             offset += len(padding)
             specs.append(WeightSpec(name=name, dtype=tensor.dtype.name, shape=tensor.shape, offset=offset))
             for chunk in (padding, *_chunks(tensor)):

@@ -23,7 +23,10 @@ from warmpool.tensors import Buffer, Tensor, named_non_finite, unpack
 
 __all__ = [
     "DATATYPES",
+    "FRONT_HEADER",
     "HEADER_LENGTH",
+    "TIMEOUT_HEADER",
+    "TRACE_ID_HEADER",
     "InferRequest",
     "InferResponse",
     "Output",
@@ -32,10 +35,14 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
+    "named_non_finite",
 ]
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 HEADER_LENGTH_DIGITS_MAX = 18
+TIMEOUT_HEADER = "x-warmpool-timeout-ms"  # how long the caller waits
+TRACE_ID_HEADER = "x-warmpool-trace-id"
+FRONT_HEADER = "x-warmpool-front-ns"  # begin and end of the front's span: the rest of a call was spent on the way
 TENSORS_MAX = 256
 
 Scalar = str | bool | int | float

@@ -30,7 +30,8 @@ import sys
 import time
 from typing import Any, NoReturn
 
-MESSAGE_BYTES_MAX = 1 << 17
+from warmpool.datagram import MESSAGE_BYTES_MAX
+
 DESCRIPTORS_MAX = 8
 _PR_SET_PDEATHSIG = 1
 _PRELOAD = {

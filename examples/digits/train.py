@@ -28,7 +28,7 @@ from jax.sharding import PartitionSpec as P
 
 from examples.digits.files import CHECKPOINT
 from examples.digits.network import initial, logits
-from examples.progress import progress
+from warmpool.publishing.progress import shown_on
 
 BATCH = 128
 EPOCHS = 30
@@ -184,8 +184,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.epochs < 1:
         parser().error(f"--epochs: got {options.epochs}; allowed: 1 or more")
-    with progress("training", total=options.epochs) as advance:
-        trained = train(options.seed, options.epochs, lambda epoch: advance(line_of(epoch)))
+    with shown_on(sys.stderr) as progress:
+        progress.expect(options.epochs)
+        trained = train(options.seed, options.epochs, lambda epoch: progress.step(line_of(epoch)))
     save(trained.params, options.folder)
     if options.json:
         history = [asdict(epoch) for epoch in trained.history]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpool.arena import REGION_ALIGN_BYTES, Arena, Region, dtype_of, regions
+from warmpool.arena import Arena, Region, aligned, dtype_of, regions
 from warmpool.dtypes import DTYPES
+from warmpool.manifest import ALIGN_BYTES
 
 specs = st.lists(
     st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=4).map(tuple)), min_size=1, max_size=6
@@ -33,8 +34,8 @@ def test_regions_lie_aligned_in_order_and_apart(tensors, start):
     assert [(region.dtype, region.shape) for region in placed] == [(dtype_of(name), shape) for name, shape in tensors]
     end = start
     for region in placed:
-        assert region.offset % REGION_ALIGN_BYTES == 0
-        assert end <= region.offset < end + REGION_ALIGN_BYTES
+        assert region.offset % ALIGN_BYTES == 0
+        assert end <= region.offset < end + ALIGN_BYTES
         assert region.end == region.offset + np.empty(region.shape, region.dtype).nbytes
         end = region.end
 
@@ -72,10 +73,18 @@ def test_an_arena_has_at_least_a_page_and_begins_as_zeros():
     arena.close()
 
 
+@pytest.mark.parametrize("array", [np.arange(6, dtype=np.int16).reshape(2, 3).T, np.float32(2.5), np.empty((0, 3))])
+def test_a_copy_is_aligned_as_an_arena_is(array):
+    for _ in range(5):
+        copy = aligned(np.asarray(array))
+        assert copy.size == 0 or copy.ctypes.data % ALIGN_BYTES == 0
+        assert (copy.dtype, copy.shape, copy.tolist()) == (array.dtype, array.shape, array.tolist())
+
+
 def test_memory_is_aligned_as_xla_asks():
     arena = Arena.create(1000)
     for region in regions([("int8", (3,)), ("float32", (5,)), ("bfloat16", ())]):
-        assert arena.array(region).ctypes.data % REGION_ALIGN_BYTES == 0
+        assert arena.array(region).ctypes.data % ALIGN_BYTES == 0
     arena.close()
 
 

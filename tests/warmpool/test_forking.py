@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.instance_process import alive, children_of, wait_until
+from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.errors import WarmpoolError
-from warmpool.forking import MESSAGE_BYTES_MAX, WorkerFailed, Zygote
+from warmpool.forking import WorkerFailed, Zygote
 
 JOBS = "tests.warmpool.forked"
 MIB = 1 << 20

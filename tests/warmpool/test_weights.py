@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from cache.errors import Damaged
-from warmpool.manifest import WEIGHT_ALIGN_BYTES
+from warmpool.manifest import ALIGN_BYTES
 from warmpool.weights import digest_file, map_weights, write_weights
 
 DTYPES = ["bool", "int8", "uint16", "int32", "float16", "float32", ml_dtypes.bfloat16]
@@ -41,8 +41,8 @@ def test_what_is_written_is_what_is_mapped(tensors: list[NDArray[Any]], tmp_path
             (found.dtype, found.shape) == (wanted.dtype, wanted.shape) == (np.dtype(described.dtype), described.shape)
         )
         assert found.tobytes() == wanted.tobytes()
-        assert described.offset % WEIGHT_ALIGN_BYTES == 0
-        assert found.size == 0 or found.ctypes.data % WEIGHT_ALIGN_BYTES == 0
+        assert described.offset % ALIGN_BYTES == 0
+        assert found.size == 0 or found.ctypes.data % ALIGN_BYTES == 0
     assert spec.size_bytes == path.stat().st_size
     assert spec.digest == hashlib.sha256(path.read_bytes()).hexdigest() == digest_file(path)
 
