@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.export
+from numpy.typing import NDArray
 
 from warmpool.errors import DeclarationError
 from warmpool.manifest import MethodSpec, TensorSpec, bucket_name
@@ -40,12 +41,14 @@ class Exported:
         programs: By bucket name; the one entry "*" where dimensions are symbolic.
         notes: What its author should know: symbolic dimensions refused, platforms left out.
         program_at: Makes the program for any sizes up to the largest, for references at exact shapes.
+        author: The author's own function under `jax.jit` on the CPU of this process, not exported, on its own weights.
     """
 
     spec: MethodSpec
     programs: dict[str, Program]
     notes: tuple[str, ...]
     program_at: Callable[[Sizes], Program] = field(repr=False)
+    author: Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]] = field(repr=False)
 
 
 def export_method(
@@ -79,7 +82,7 @@ def export_method(
         for name, aval in zip(flat.output_names, exported.out_avals, strict=True)
     )
     spec = _method_spec(flat, {ANY_BUCKET: program}, outputs, symbolic=True)
-    return Exported(spec, {ANY_BUCKET: program}, tuple(lowering.notes), lambda _: program)
+    return Exported(spec, {ANY_BUCKET: program}, tuple(lowering.notes), lambda _: program, flat.on_cpu)
 
 
 class _Lowering:
@@ -156,7 +159,7 @@ def _per_bucket(
     spec = _method_spec(flat, planned, _fitted_outputs(flat, samples), symbolic=False)
     count = f"{len(buckets)} programs instead of one, one a bucket"
     note = f"it refuses symbolic dimensions, so there are {count}: {described(refusal)}"
-    return Exported(spec, planned, (note, *lowering.notes), program_at)
+    return Exported(spec, planned, (note, *lowering.notes), program_at, flat.on_cpu)
 
 
 def _shapes(flat: FlatMethod, sizes: Sizes) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -5,13 +5,14 @@ Who compiles or runs a program then needs neither the author's code nor their py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from warmpool.dtypes import dtype_problem
 from warmpool.model import NAME, Method, Model, misdeclared
@@ -74,6 +75,11 @@ class FlatMethod:
             return self(*arguments)
 
         return program
+
+    def on_cpu(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run it under `jax.jit` on the CPU of this process, with its own weights; its outputs in order."""
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            return [np.asarray(one) for one in jax.jit(self.fresh())(*self._params.weights.values(), *inputs)]
 
     def _named(self, returned: Any) -> dict[str, Any]:
         outputs = returned if isinstance(returned, dict) else {OUTPUT: returned}

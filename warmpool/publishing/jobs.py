@@ -5,6 +5,7 @@ Compiles and references run beside each other. A trial runs alone, because its r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from warmpool.publishing.draft import Draft
 from warmpool.publishing.machines import Children, Machine
 from warmpool.publishing.program import Program
 from warmpool.publishing.progress import Progress
+from warmpool.publishing.prove import unfaithful
+from warmpool.publishing.references import References
 from warmpool.publishing.slots import Slots
 from warmpool.publishing.subject import Sizes, points_of
 
@@ -64,6 +67,7 @@ class Jobs:
         self._artifacts: dict[str, Path] = {}
         self._compiles: dict[str, Future[Path]] = {}
         self._references: dict[tuple[str, str], Future[Path]] = {}
+        self._authors: dict[str, Future[None]] = {}
         self._unpadded: dict[tuple[str, str], Entry] = {}
         self._edges: dict[tuple[str, str], Entry] = {}
         self.edges: list[tuple[Entry, Path]] = []
@@ -94,16 +98,38 @@ class Jobs:
             found = {identity: (edge, find(edge)) for identity, edge in self._edges.items()}
             self._unpadded |= {identity: edge for identity, (edge, path) in found.items() if path}
             self._artifacts |= {edge.key: path for edge, path in found.values() if path}
+        if self._machine.platform == "cpu" and not self.from_stored:
+            self._begin_authors(executor, todo)
         for entry in todo:
             if entry.key not in stored and entry.key not in self._compiles:
                 self._compiles[entry.key] = executor.submit(self._compile, entry)
             for point in self._points(entry):
-                identity = (entry.method, bucket_name(point))
-                if identity not in self._references:
-                    stands = self.from_stored and identity in self._unpadded
-                    begin = self._run_stored if stands else self._run_plain
-                    self._references[identity] = executor.submit(begin, entry, point)
-        self._progress.expect(len(self._compiles) + len(self._references) + len(todo))
+                self._begin_reference(executor, entry, point)
+        self._progress.expect(len(self._compiles) + len(self._references) + len(self._authors) + len(todo))
+
+    def _begin_authors(self, executor: Executor, todo: Sequence[Entry]) -> None:
+        """Begin what compares the references with the authors' functions, once a method, at its smallest point.
+
+        That is for the CPU to do, which every publish is for; and before the rest, for all of a method waits for it.
+        """
+        smallest: dict[str, tuple[Entry, dict[str, int]]] = {}
+        for entry in todo:
+            for point in self._points(entry):
+                if entry.method not in smallest or math.prod(point.values()) < math.prod(
+                    smallest[entry.method][1].values()
+                ):
+                    smallest[entry.method] = (entry, point)
+        for method, (entry, point) in smallest.items():
+            reference = self._begin_reference(executor, entry, point)
+            self._authors[method] = executor.submit(self._run_author, method, point, reference)
+
+    def _begin_reference(self, executor: Executor, entry: Entry, point: dict[str, int]) -> Future[Path]:
+        identity = (entry.method, bucket_name(point))
+        if identity not in self._references:
+            stands = self.from_stored and identity in self._unpadded
+            begin = self._run_stored if stands else self._run_plain
+            self._references[identity] = executor.submit(begin, entry, point)
+        return self._references[identity]
 
     def artifact(self, entry: Entry) -> Path:
         """The entry's artifact; waits for its compile if it has one."""
@@ -116,6 +142,8 @@ class Jobs:
             ProofFailed: It does not answer as it must.
             PublishError: A child failed.
         """
+        if entry.method in self._authors:
+            self._authors[entry.method].result()
         artifact = self.artifact(entry)
         points = self._points(entry)
         names = [bucket_name(point) for point in points]
@@ -187,6 +215,15 @@ class Jobs:
         outputs = self._run_reference("reference", edge, point, artifact=str(artifact), **self._program(program))
         self.edges.append((edge, artifact))
         return outputs
+
+    def _run_author(self, method: str, point: dict[str, int], reference: Future[Path]) -> None:
+        """Compare a reference, which is the exported program, with the author's function that it was exported from."""
+        references = References({bucket_name(point): str(reference.result())}, self._draft.manifest.methods[method])
+        with self._slots.shared():
+            failure = unfaithful(self._draft.subject(method), point, self._draft.exported[method].author, references.of)
+        if failure:
+            raise ProofFailed(f"model {self._draft.manifest.model!r}, method {method!r}: {failure}")
+        self._progress.step(f"compared the function {method} with its program")
 
     def _run_stored(self, entry: Entry, point: dict[str, int]) -> Path:
         unpadded = self._unpadded[entry.method, bucket_name(point)]

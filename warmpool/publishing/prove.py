@@ -17,6 +17,7 @@ from warmpool.dtypes import INT_RANGES
 from warmpool.manifest import ProofSpec, TensorSpec, bucket_name
 from warmpool.publishing.compare import Difference, difference, same_bits
 from warmpool.publishing.subject import (
+    VARIANTS,
     Case,
     Row,
     Sizes,
@@ -97,6 +98,21 @@ def prove(
         if case.fill == "garbage" and (moved := _moved(subject, bucket, case, run, inputs, outputs)):
             return tally, moved.explained(run, inputs)
     return tally, None
+
+
+def unfaithful(subject: Subject, point: dict[str, int], author: Run, references: References) -> str | None:
+    """What is wrong where an exported program does not answer as the author's function, None if nothing is."""
+    for variant in range(VARIANTS):
+        row = Row(point, variant)
+        for spec, got, want in zip(subject.spec.outputs, references(row), author(subject.exact(row)), strict=True):
+            found = difference(got, want, subject.tolerance)
+            if not found.within:
+                at = bucket_name(subject.exact_sizes(point))
+                return (
+                    f"output {spec.name!r} at {at} of its exported program differs from the function's own under "
+                    f"jax.jit by {found.error_max:.3g}; let the function depend on its params and inputs only"
+                )
+    return None
 
 
 def _moved(subject: Subject, bucket: Sizes, case: Case, run: Run, inputs: Tensors, outputs: Tensors) -> Broken | None:

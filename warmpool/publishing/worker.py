@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from cache.artifact import Header, pack, unpack
 from cache.executable import Executable, Runtime, serialize
-from warmpool.manifest import Manifest, bucket_name
+from warmpool.manifest import Manifest
 from warmpool.publishing.compare import nowhere_a_number
 from warmpool.publishing.prove import prove
+from warmpool.publishing.references import References, write_references
 from warmpool.publishing.subject import VARIANTS, Case, Row, Sizes, Subject, Tensors
 from warmpool.symbolic import shape_of
 from warmpool.weights import map_weights
@@ -94,7 +95,7 @@ def trial(argument: Argument) -> Argument:
     subject, manifest = _subject(argument)
     bucket = argument["bucket"]
     loaded = _Loaded(argument, manifest)
-    references = _References(argument["references"], len(subject.spec.outputs))
+    references = References(argument["references"], subject.spec)
     points = argument["points"]
     tally, failure = prove(subject, bucket, points, loaded.run, references.of, stored=argument["stored"])
     if failure:
@@ -121,43 +122,15 @@ class _Loaded:
         return [np.array(output) for output in outputs]
 
 
-class _References:
-    """Outputs at exact shapes, by point and value set."""
-
-    def __init__(self, paths: dict[str, str], count: int) -> None:
-        self._paths = paths
-        self._count = count
-        self._read: dict[str, Any] = {}
-
-    def of(self, row: Row) -> Tensors:
-        name = bucket_name(row.point)
-        if name not in self._read:
-            with np.load(self._paths[name], allow_pickle=False) as stored:
-                self._read[name] = {key: stored[key] for key in stored.files}
-        return [_decoded(self._read[name], f"{row.variant}.{index}") for index in range(self._count)]
-
-
 def _write_artifact(argument: Argument, compiled: Any) -> None:
     data = pack(Header(key=argument["key"], ingredients=argument["ingredients"]), serialize(compiled))
     Path(argument["artifact"]).write_bytes(data)
 
 
 def _written(argument: Argument, subject: Subject, results: list[Tensors]) -> Argument:
-    arrays: dict[str, NDArray[Any]] = {}
-    for variant, outputs in enumerate(results):
-        for index, output in enumerate(outputs):
-            # npz knows no bfloat16: bytes and the dtype's name are stored instead.
-            arrays[f"{variant}.{index}"] = np.frombuffer(np.ascontiguousarray(output).tobytes(), np.uint8)
-            arrays[f"{variant}.{index}.dtype"] = np.array(output.dtype.name)
-            arrays[f"{variant}.{index}.shape"] = np.array(output.shape, np.int64)
-    np.savez(argument["outputs"], allow_pickle=False, **arrays)
+    write_references(Path(argument["outputs"]), results)
     names = [subject.spec.outputs[index].name for index in nowhere_a_number(results)]
     return {"nowhere_a_number": names}
-
-
-def _decoded(stored: dict[str, NDArray[Any]], key: str) -> NDArray[Any]:
-    dtype, shape = str(stored[f"{key}.dtype"]), stored[f"{key}.shape"].tolist()
-    return np.frombuffer(stored[key].tobytes(), dtype).reshape(shape)
 
 
 def _subject(argument: Argument) -> tuple[Subject, Manifest]:

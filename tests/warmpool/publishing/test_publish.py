@@ -99,6 +99,20 @@ model = Model(
 )
 """
 
+FICKLE = """
+import itertools
+import jax.numpy as jnp
+from warmpool.model import Dim, Model, Tensor
+
+traces = itertools.count()
+batch = Dim("batch", max=2, sizes=(1, 2), batch=True)
+
+def predict(params, x):
+    return x * float(next(traces))
+
+model = Model(name="fickle", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch,))})
+"""
+
 SLOW = """
 import jax.numpy as jnp
 from warmpool.model import Dim, Model, Tensor
@@ -324,6 +338,16 @@ def test_a_model_that_leaks_its_padding_is_refused_and_leaves_nothing_visible(em
     assert [path.split("/")[0] for path in empty.files()] == ["programs"]
 
 
+def test_a_program_that_is_not_what_its_function_computes_is_refused(empty: Publisher) -> None:
+    with pytest.raises(ProofFailed) as caught:
+        empty(FICKLE)
+    assert str(caught.value).startswith(
+        "model 'fickle', method 'predict': output 'output' at batch=1 of its exported program differs from the "
+        "function's own under jax.jit by "
+    )
+    assert [path.split("/")[0] for path in empty.files()] == ["programs"]
+
+
 def test_a_function_that_refuses_symbolic_dimensions_is_published_bucket_by_bucket(empty: Publisher) -> None:
     summary = empty(REFUSING)
     assert len(summary.notes) == 1
@@ -350,7 +374,7 @@ def test_weights_that_give_nothing_but_nan_are_refused(empty: Publisher) -> None
 
 def test_a_compile_that_takes_too_long_is_ended_and_named(empty: Publisher) -> None:
     with pytest.raises(
-        PublishError, match=r"model 'slow', method 'predict', .* failed: timeout: it ran longer than 0\.2 s"
+        PublishError, match=r"model 'slow', method 'predict'.* failed: timeout: it ran longer than 0\.2 s"
     ):
         empty(SLOW, limits=Limits(wall_s_max=0.2))
 
