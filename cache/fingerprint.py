@@ -21,6 +21,7 @@ from cache.ingredients import differences, digest_ingredients
 
 FINGERPRINT_FORMAT = "1"
 _JAXLIB_BINARIES = ("libjax_common.so", "_jax.so", "libjax_common.dylib", "_jax.dylib")
+_PLUGINS = ("jax_*_plugin", "jax_*_pjrt", "libtpu*")  # CUDA's and ROCm's wheels carry their major version in the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ def fingerprint_of(*, platform_name: str, platform_version: str, device_kind: st
     if platform_name == "cpu":
         ingredients["cpu_features"] = cpu_features()
         ingredients["cpu_cores"] = str(available_cores())
+    else:
+        ingredients["plugins"] = " ".join(plugin_builds())
+        ingredients["libtpu_flags"] = " ".join(sorted(os.environ.get("LIBTPU_INIT_ARGS", "").split()))
     return Fingerprint(MappingProxyType(ingredients))
 
 
@@ -102,6 +106,20 @@ def cpu_features() -> str:
 @memoise
 def jaxlib_binary() -> str:
     """The digest that the wheel records for its native library: hashing 200 MB would cost more than a load."""
-    record = (_dist_info("jaxlib") / "RECORD").read_text()
-    digests = sorted(row[1] for row in csv.reader(record.splitlines()) if row and row[0].endswith(_JAXLIB_BINARIES))
-    return " ".join(digests)
+    return " ".join(_recorded_digests(_dist_info("jaxlib"), _JAXLIB_BINARIES))
+
+
+def plugin_builds() -> list[str]:
+    """The version of every PJRT plugin that jax may find, and its digests: there the compiler is not jaxlib's own."""
+    found = {
+        folder.name.removesuffix(".dist-info"): folder
+        for entry in reversed(sys.path)  # of two with one name the first on the path counts
+        for pattern in _PLUGINS
+        for folder in Path(entry).glob(f"{pattern}-*.dist-info")
+    }
+    return [" ".join([name, *_recorded_digests(folder, (".so",))]) for name, folder in sorted(found.items())]
+
+
+def _recorded_digests(dist_info: Path, endings: tuple[str, ...]) -> list[str]:
+    record = (dist_info / "RECORD").read_text()
+    return sorted(row[1] for row in csv.reader(record.splitlines()) if row and row[0].endswith(endings))

@@ -82,6 +82,43 @@ def test_the_processor_counts_where_it_runs_the_program_and_only_there():
     assert not {"cpu_features", "cpu_cores"} & cpu(platform_name="cuda").ingredients.keys()
 
 
+def install(folder, name, version, digest):
+    dist_info = folder / f"{name}-{version}.dist-info"
+    dist_info.mkdir()
+    (dist_info / "RECORD").write_text(f"{name}/xla_plugin.so,sha256={digest},9\n{name}/__init__.py,sha256=no,1\n")
+    return dist_info
+
+
+@pytest.mark.parametrize(
+    ("name", "platform"),
+    [
+        ("jax_cuda12_plugin", "cuda"),
+        ("jax_cuda13_pjrt", "gpu"),
+        ("jax_rocm7_pjrt", "rocm"),
+        ("libtpu", "tpu"),
+        ("libtpu_nightly", "tpu"),
+    ],
+)
+def test_the_build_of_a_plugin_counts_where_it_compiles_and_only_there(name, platform, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    host, without = cpu(), cpu(platform_name=platform)
+    dist_info = install(tmp_path, name, "1.0", "a")
+    one = cpu(platform_name=platform)
+    assert f"{name}-1.0 sha256=a" in one.ingredients["plugins"]
+    (dist_info / "RECORD").write_text(f"{name}/xla_plugin.so,sha256=b,9\n")
+    rebuilt = cpu(platform_name=platform)
+    dist_info.rename(tmp_path / f"{name}-1.1.dist-info")
+    newer = cpu(platform_name=platform)
+    assert len({each.digest for each in (without, one, rebuilt, newer)}) == 4
+    assert cpu().digest == host.digest
+
+
+def test_flags_of_libtpu_count_on_accelerators(monkeypatch):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--b=2  --a=1")
+    assert cpu(platform_name="tpu").ingredients["libtpu_flags"] == "--a=1 --b=2"
+    assert "libtpu_flags" not in cpu().ingredients
+
+
 def test_white_space_in_the_platforms_version_does_not_count():
     assert cpu(platform_version="a\n  b ").ingredients["platform_version"] == "a b"
 

@@ -7,6 +7,8 @@ jaxlib, as a CPU lane does.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -25,6 +27,10 @@ _AS_A_LANE = {
     "reference_stored",
 }  # workers that run in what a lane of the machine's mode is forked from
 _COMPILE_NICE = 19
+_WITHOUT_EFFECT = re.compile(  # on what a child compiles, which sets its platform and uses no cache of JAX's
+    r"JAX_(PLATFORMS|PLATFORM_NAME|ENABLE_X64|(ENABLE_|PERSISTENT_)?COMPILATION_CACHE\w*|PERSISTENT_CACHE\w*"
+    r"|LOG\w*|DEBUG_LOG\w*|TRACEBACK\w*|EXPLAIN_CACHE_MISSES|DUMP_IR\w*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,21 @@ class Children:
         return Machine(platform, mode, Fingerprint(MappingProxyType(found["ingredients"])), primary)
 
 
-def worker_threads() -> int:
-    """How many children run at a time: two, which is what a small machine compiles fastest with."""
-    return min(2, os.cpu_count() or 1)
+def worker_threads(platform: str) -> int:
+    """How many children run at a time: two, which is what a small machine compiles fastest with.
+
+    Only one process can hold a TPU.
+    """
+    return 1 if platform == "tpu" else min(2, os.cpu_count() or 1)
+
+
+def compile_options(environment: Mapping[str, str]) -> dict[str, str]:
+    """What JAX is told by environment variables, as a part of every key: some of them change what is compiled.
+
+    Which do, differs between JAX's versions. One that does not, and is not known here, costs a compile at most.
+    """
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith("JAX_") and not _WITHOUT_EFFECT.fullmatch(name)
+    }

@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jax
 import msgspec
 
 from cache.errors import CacheError
@@ -158,6 +159,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command: progress on standard error, one line or JSON on standard output."""
     limits = Limits(wall_s_max=args.child_seconds_max, memory_bytes_max=int(args.child_gib_max * GIB))
+    # This process traces, and asks the author's functions on the CPU; an accelerator is for the children, and a TPU
+    # can have but one process. The children do not inherit it.
+    jax.config.update("jax_platforms", "cpu")
     options = Options(
         model_file=args.model_file, store=args.store, version=args.version, platform=args.platform, limits=limits
     )

@@ -10,6 +10,7 @@ bucket there is none, so the references of those edges are stored as executables
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,11 +27,9 @@ from warmpool.manifest import ExecutableSpec, ProofSpec, Target, encode, executa
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.draft import Draft
 from warmpool.publishing.jobs import Entry, Jobs
-from warmpool.publishing.machines import Children, Machine, worker_threads
+from warmpool.publishing.machines import Children, Machine, compile_options, worker_threads
 from warmpool.publishing.progress import Progress
 from warmpool.publishing.prove import merged
-
-COMPILE_OPTIONS: dict[str, str] = {}  # part of every key; empty is what XLA does by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class TargetMaker:
 
     def _work(self, todo: list[Entry], stored: dict[str, Path], known: _Known) -> None:
         jobs = Jobs(self.draft, self.machine, self.children, self.progress, self._exact)
-        with ThreadPoolExecutor(worker_threads()) as executor:
+        with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor:
             try:
                 jobs.begin(executor, todo, self.entries, stored, self._stored_file)
                 for entry in todo:
@@ -164,6 +163,6 @@ class TargetMaker:
             program=self.draft.program(method, bucket).digest,
             bucket=bucket.sizes,
             fingerprint=self.machine.fingerprint,
-            options=COMPILE_OPTIONS,
+            options=compile_options(os.environ),
         )
         return Entry(method, bucket, digest_ingredients(ingredients), ingredients)

@@ -293,6 +293,16 @@ def test_what_only_new_weights_let_through_is_refused_below_the_smallest_bucket_
     assert empty.served("gated") == first.version
 
 
+def test_an_environment_that_changes_compiles_gives_other_executables(
+    empty: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {one.key for one in empty.target(empty(FICKLE.replace("float(next(traces))", "2"))).executables}
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    again = empty(FICKLE.replace("float(next(traces))", "2"), version="again")
+    assert again.compiled == 2
+    assert not plain & {one.key for one in empty.target(again).executables}
+
+
 def test_damaged_files_are_made_anew(published: tuple[Publisher, Summary]) -> None:
     publisher, _ = published
     summary = publisher(weight="0.125")
