@@ -58,9 +58,12 @@ class LoadQueue:
         """The lane is done with one of them."""
         if isinstance(message, messages.Mapped):
             self._in_flight = [work for work in self._in_flight if not _maps(work, message.version)]
-        else:
-            self._in_flight = [work for work in self._in_flight if not _loads(work, message.executable)]
-            self._minimum.discard(message.executable)
+            return
+        for work in self._in_flight:
+            if isinstance(work, messages.Load) and work.executable == message.executable:
+                del self._deaths[work.key]  # it does not kill: what did was something else
+        self._in_flight = [work for work in self._in_flight if not _loads(work, message.executable)]
+        self._minimum.discard(message.executable)
 
     def died(self) -> None:
         """The lane is gone, perhaps because of what it was loading."""
