@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.connection import Response, http_request
-from tests.examples.reference_options import Option
+from examples.embed.files import REFERENCE, model_folder
 from warmpool import wire
 from warmpool.datatypes import DATATYPES, OF_DTYPE
 
 TOLERANCE = 1e-4  # absolute; the vectors have length 1, and the price of the option is 8.6
-# Vectors that sentence-transformers computed with torch.
-_RECORDED = Path(__file__).resolve().parents[1] / "tests" / "examples" / "data" / "minilm_reference.json"
 
 
 class WrongAnswer(Exception):
@@ -86,9 +84,7 @@ def sentence() -> Question:
     """A recorded sentence of 11 tokens, asked for at its exact length."""
     from tokenizers import Tokenizer
 
-    from examples.embed.files import model_folder
-
-    recorded = json.loads(_RECORDED.read_text(encoding="utf-8"))
+    recorded = json.loads(REFERENCE.read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_file(str(model_folder() / "tokenizer.json"))
     tokenizer.no_padding()  # the file says to pad to 128
     ids = np.array([tokenizer.encode(recorded["texts"][0]).ids], np.int32)
@@ -105,9 +101,17 @@ def padded_sentence(seq: int) -> Question:
 
 
 def contract() -> Question:
-    """One call option, its price by the closed form."""
-    option = Option(spot=100.0, strike=105.0, rate=0.03, volatility=0.25, maturity=0.75, is_call=True)
-    numbers = {name: getattr(option, name) for name in ("spot", "strike", "rate", "volatility", "maturity")}
+    """One call option, its price by the closed form of Black and Scholes."""
+    spot, strike, rate, volatility, maturity = 100.0, 105.0, 0.03, 0.25, 0.75
+    spread = volatility * math.sqrt(maturity)
+    d1 = (math.log(spot / strike) + rate * maturity) / spread + spread / 2
+    price = spot * _normal(d1) - strike * math.exp(-rate * maturity) * _normal(d1 - spread)
+    numbers = {"spot": spot, "strike": strike, "rate": rate, "volatility": volatility, "maturity": maturity}
     inputs: dict[str, NDArray[Any]] = {name: np.array([value], np.float32) for name, value in numbers.items()}
-    inputs["is_call"] = np.array([option.is_call])
-    return Question("options:price", inputs, np.array([option.price], np.float32))
+    inputs["is_call"] = np.array([True])
+    return Question("options:price", inputs, np.array([price], np.float32))
+
+
+def _normal(x: float) -> float:
+    """The standard normal distribution function."""
+    return math.erfc(-x / math.sqrt(2)) / 2

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from examples.children import Child, RunFailed, await_death, await_ready, check_ports, run, running
-from examples.digits.files import CHECKPOINT
+from examples.digits.files import checkpoint
 from examples.loopback import HOST
 from examples.questions import ask, lines_of, questions
 from examples.terminal import foreground
@@ -91,7 +91,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def prepare(options: Options) -> None:
     """Train what is not trained, and publish the models."""
-    if "digits" in options.models and not CHECKPOINT.exists():
+    if "digits" in options.models and not checkpoint().exists():
         say("Training digits, once")
         run("training", [sys.executable, "-m", "examples.digits.train"])
     for name in options.models:

@@ -17,6 +17,7 @@ alone, and only where an OTLP endpoint is configured.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
@@ -41,7 +42,7 @@ Plain = str | bool | int | float
 tracer = trace.get_tracer("xla-warmpool.functions")
 _propagator = TraceContextTextMapPropagator()
 _random = random.SystemRandom()
-_served_before = False
+_requests = itertools.count()  # of this process
 
 
 class Call:
@@ -205,9 +206,7 @@ def _limit_complaints() -> None:
 
 
 def _attributes(name: str) -> dict[str, Any]:
-    global _served_before
-    cold, _served_before = not _served_before, True
-    return {"faas.name": name, "faas.coldstart": cold}
+    return {"faas.name": name, "faas.coldstart": next(_requests) == 0}
 
 
 def _new_context() -> SpanContext:

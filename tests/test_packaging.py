@@ -51,8 +51,8 @@ def test_a_function_installs_neither_jax_nor_numpy() -> None:
     assert not base & {"jax", "jaxlib", "numpy", "ml-dtypes", "flax", "orbax-checkpoint", "grpcio", "protobuf"}
 
 
-def imports(folder: str) -> set[str]:
-    """What files below a folder import of third parties, wherever in a file: modules or parts of them, dotted."""
+def all_imports(folder: str) -> set[str]:
+    """What files below a folder import, wherever in a file: modules or parts of them, dotted."""
     names: set[str] = set()
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -60,7 +60,12 @@ def imports(folder: str) -> set[str]:
                 names.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return {name for name in names if name.partition(".")[0] not in {*sys.stdlib_module_names, *CODE}}
+    return names
+
+
+def imports(folder: str) -> set[str]:
+    """What files below a folder import of third parties."""
+    return {name for name in all_imports(folder) if name.partition(".")[0] not in {*sys.stdlib_module_names, *CODE}}
 
 
 def brings(distribution: str, name: str) -> bool:
@@ -96,6 +101,18 @@ def test_an_extra_brings_nothing_that_is_not_imported(extra: str, folders: tuple
     used = set[str]().union(*map(imports, folders))
     names = {canonical(Requirement(line).name) for line in EXTRAS[extra]}
     assert {name for name in names if not any(brings(name, module) for module in used)} == unseen
+
+
+@pytest.mark.parametrize(
+    ("folder", "never"),
+    [
+        ("examples", {"benchmarks", "tests"}),
+        ("benchmarks", {"tests"}),
+        *((folder, {"examples", "benchmarks", "tests"}) for folder in ("functions", "warmpool", "cache")),
+    ],
+)
+def test_nothing_depends_on_what_stands_above_it(folder: str, never: set[str]) -> None:
+    assert {name.partition(".")[0] for name in all_imports(folder)} & never == set()
 
 
 def test_every_extra_is_looked_at() -> None:

@@ -5,4 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-CHECKPOINT = Path(os.environ.get("WARMPOOL_DIGITS_CHECKPOINT") or Path(__file__).resolve().parent / "checkpoint")
+
+def checkpoint() -> Path:
+    """The folder that `WARMPOOL_DIGITS_CHECKPOINT` names, by default one beside this file."""
+    return Path(os.environ.get("WARMPOOL_DIGITS_CHECKPOINT") or Path(__file__).resolve().parent / "checkpoint")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from examples.digits.files import CHECKPOINT
+from examples.digits.files import checkpoint
 from examples.digits.network import PIXEL_MAX, logits
 from warmpool.model import Dim, Model, Tensor
 
@@ -23,6 +23,6 @@ batch = Dim("batch", max=256, sizes=(1, 2, 4, 8, 16, 32), batch=True)
 model = Model(
     name="digits",
     methods={"predict": predict},
-    params=CHECKPOINT,  # made by `python -m examples.digits.train`
+    params=checkpoint(),  # made by `python -m examples.digits.train`
     inputs={"image": Tensor("float32", (batch, 8, 8), low=0.0, high=PIXEL_MAX)},
 )

@@ -26,7 +26,7 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from examples.digits.files import CHECKPOINT
+from examples.digits.files import checkpoint
 from examples.digits.network import initial, logits
 from warmpool.publishing.progress import shown_on
 
@@ -171,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
     summary, _, _ = (__doc__ or "").partition("\n")
     result = argparse.ArgumentParser(prog="python -m examples.digits.train", description=summary)
     result.add_argument(
-        "folder", nargs="?", type=Path, default=CHECKPOINT, help="where the checkpoint goes (%(default)s)"
+        "folder", nargs="?", type=Path, default=checkpoint(), help="where the checkpoint goes (%(default)s)"
     )
     result.add_argument("--seed", type=int, default=0, help="decides first weights and order (%(default)s)")
     result.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the images (%(default)s)")

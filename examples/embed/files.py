@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+# Texts, and their vectors as sentence-transformers computed them with torch: what the example is checked against.
+REFERENCE = Path(__file__).resolve().parent / "reference.json"
+
 
 def model_folder() -> Path:
     """The folder with `model.safetensors` and `tokenizer.json`; the weights package's own code is not imported.

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.connection import Response
 from benchmarks.questions import WrongAnswer, contract, padded_sentence, sentence, v2_output
+from tests.examples.reference_options import Option
 from warmpool import wire
 
 
@@ -41,6 +42,11 @@ def test_a_question_asks_for_bytes_and_its_answer_is_read_from_bytes() -> None:
     encoded, json_bytes = wire.encode_response(answer, request.wants_binary)
     response = Response(200, f"\r\n{wire.HEADER_LENGTH}: {json_bytes}\r\n".encode(), encoded)
     assert question.check_v2(response, "ours") == {"lane": "primary"}
+
+
+def test_the_expected_price_is_that_of_the_reference() -> None:
+    option = Option(spot=100.0, strike=105.0, rate=0.03, volatility=0.25, maturity=0.75, is_call=True)
+    np.testing.assert_allclose(contract().expected, [option.price], rtol=1e-7)
 
 
 def test_an_error_is_no_answer() -> None:

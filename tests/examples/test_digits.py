@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 from jax import export
 
-from examples.digits import train
+from examples.digits import files, train
 from examples.digits.model import predict
 from examples.digits.picture import pixels_of
 from tests.examples.pictures import ink_on_paper, png_of
@@ -48,6 +48,14 @@ def test_hold_out_images_are_none_of_the_training_images() -> None:
     training, held_out = train.splits()
     assert len(training.labels) + len(held_out.labels) == 1797
     assert not {image.tobytes() for image in held_out.images} & {image.tobytes() for image in training.images}
+
+
+def test_the_environment_says_where_the_checkpoint_is_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WARMPOOL_DIGITS_CHECKPOINT", raising=False)
+    beside = files.checkpoint()
+    assert beside == Path(files.__file__).parent / "checkpoint"
+    monkeypatch.setenv("WARMPOOL_DIGITS_CHECKPOINT", "/else/where")
+    assert files.checkpoint() == Path("/else/where")
 
 
 def test_a_checkpoint_that_exists_is_not_trained_again(checkpoint: tuple[Path, train.Trained]) -> None:

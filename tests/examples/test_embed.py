@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,12 +10,12 @@ import pytest
 from jax import export
 from safetensors.numpy import load_file
 
-from examples.embed.files import model_folder
+from examples.embed.files import REFERENCE, model_folder
 from examples.embed.function import tokenizer
 from examples.embed.model import load_params, model, predict
 from tests.examples.reference_bert import embedding
 
-RECORDED = json.loads((Path(__file__).parent / "data" / "minilm_reference.json").read_text(encoding="utf-8"))
+RECORDED = json.loads(REFERENCE.read_text(encoding="utf-8"))
 
 run = jax.jit(predict)
 

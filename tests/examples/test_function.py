@@ -4,11 +4,13 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -127,6 +129,20 @@ def test_a_body_that_does_not_fit_is_refused_with_the_field_named(target: Any, b
     status, answer = posted(target, body)
     assert status == 400
     assert message in answer["error"]
+
+
+def test_a_picture_is_decoded_apart_from_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    really = Image.open
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return really(*arguments, **named)
+
+    monkeypatch.setattr(Image, "open", noted)
+    posted(digits, b"no picture", "image/png")
+    assert len(threads) == 1
+    assert threads != [threading.main_thread().name]
 
 
 def test_a_broken_picture_is_refused() -> None:

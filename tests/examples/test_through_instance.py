@@ -26,6 +26,7 @@ import pytest
 
 from benchmarks import spans
 from examples.digits.model import model as digits
+from examples.embed.files import REFERENCE
 from examples.embed.model import load_params
 from examples.embed.model import model as embed
 from examples.loopback import get_or_post
@@ -268,7 +269,7 @@ def test_every_question_through_the_functions_is_answered_right_by_a_warm_lane(a
 
 @by_default
 def test_texts_become_the_vectors_recorded_from_sentence_transformers(functions: str) -> None:
-    recorded = json.loads((Path(__file__).parent / "data" / "minilm_reference.json").read_text(encoding="utf-8"))
+    recorded = json.loads(REFERENCE.read_text(encoding="utf-8"))
     with get_or_post(f"{functions}/embed", json.dumps({"texts": recorded["texts"]}).encode()) as response:
         answer = json.loads(response.read())
     np.testing.assert_allclose(answer["vectors"], recorded["vectors"], rtol=0, atol=1e-5)

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import logging
 import os
 import subprocess
@@ -149,7 +150,7 @@ def test_a_cancelled_request_ends_its_spans(instance, settings_for, spans):
 
 
 def test_the_first_request_of_a_process_is_its_cold_start(monkeypatch, spans):
-    monkeypatch.setattr(tracing, "_served_before", False)
+    monkeypatch.setattr(tracing, "_requests", itertools.count())
     RequestTrace("a", {}).finish(200)
     RequestTrace("a", {}).finish(200)
     assert [span.attributes["faas.coldstart"] for span in spans() if span.name == "function"] == [True, False]
