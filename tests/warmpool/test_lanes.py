@@ -91,9 +91,11 @@ def in_world(tiny_store, zygote):
         async def main():
             world = World(tiny_store, zygote)
             world.lane.start()
-            await world.until_warm()
-            await coroutine(world)
-            await world.lane.stop(WAIT_S_MAX)
+            try:
+                await world.until_warm()
+                await coroutine(world)
+            finally:
+                await world.lane.stop(WAIT_S_MAX)
 
         asyncio.run(main())
 
@@ -156,8 +158,7 @@ def test_a_lane_that_dies_in_the_middle_of_a_batch_gives_it_back_as_begun(in_wor
 
 def test_a_lane_is_asked_and_one_that_dies_or_is_busy_does_not_keep_who_asks(in_world):
     async def story(world):
-        answer = await world.lane.ask(WAIT_S_MAX)
-        assert (answer.compiles, answer.executables) == (0, world.lane.warm_count)
+        assert (await world.lane.ask(WAIT_S_MAX)).compiles == 0
         pid = world.lane.pid
         world.lane.submit(world.batch("count", steps=[1_500_000_000]))
         assert await world.lane.ask(0.01) is None
