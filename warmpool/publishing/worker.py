@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cache.artifact import Header, pack, unpack
 from cache.executable import Executable, Runtime, serialize
+from warmpool.arena import aligned
 from warmpool.manifest import Manifest
 from warmpool.publishing.compare import nowhere_a_number
 from warmpool.publishing.prove import prove
@@ -117,8 +118,8 @@ class _Loaded:
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> Tensors:
         """Run on host inputs; the outputs are copies of the caller's own."""
-        aligned = [_aligned(array) for array in inputs]
-        outputs = self.executable.run([*self.weights, *(self.runtime.put(array) for array in aligned)])
+        placed = [aligned(array) for array in inputs]
+        outputs = self.executable.run([*self.weights, *(self.runtime.put(array) for array in placed)])
         return [np.array(output) for output in outputs]
 
 
@@ -163,22 +164,13 @@ def _before_a_backend(platform: str | None) -> None:
     jax.config.update("jax_enable_compilation_cache", False)
 
 
-def _aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in memory aligned as a lane's arena is, so that a run costs here what it costs there."""
-    space = np.empty(array.nbytes + 64, np.uint8)
-    start = -space.ctypes.data % 64
-    aligned = space[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    aligned[...] = array
-    return aligned
-
-
 def _median_us(loaded: _Loaded, inputs: Tensors) -> float:
-    aligned = [_aligned(array) for array in inputs]
+    placed = [aligned(array) for array in inputs]
     taken_ns: list[int] = []
     deadline_ns = time.perf_counter_ns() + int(TIMED_S_MAX * 1e9)
     while len(taken_ns) < TIMED_RUNS_MAX:
         start_ns = time.perf_counter_ns()
-        loaded.executable.run([*loaded.weights, *(loaded.runtime.put(array) for array in aligned)])
+        loaded.executable.run([*loaded.weights, *(loaded.runtime.put(array) for array in placed)])
         end_ns = time.perf_counter_ns()
         taken_ns.append(end_ns - start_ns)
         if end_ns > deadline_ns:
