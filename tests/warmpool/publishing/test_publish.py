@@ -84,7 +84,7 @@ import jax.numpy as jnp
 import numpy as np
 from warmpool.model import Dim, Model, Tensor
 
-batch = Dim("batch", max=4, sizes=({batch}, 4), batch=True)
+batch = Dim("batch", max=4, sizes={sizes}, batch=True)
 seq = Dim("seq", max=4, sizes=(4,))
 declared = Tensor("float32", (batch, seq), pad={pad}, low=1.0, high=2.0)
 
@@ -275,20 +275,20 @@ def test_new_weights_compile_nothing_and_are_proved_with_what_is_stored(publishe
 
 
 @pytest.mark.parametrize(
-    ("leak", "pad", "batch", "cause"),
+    ("leak", "pad", "sizes", "cause"),
     [
-        ("x.mean(axis=1)", "None", 1, "the padding of input 'x' along dimension 'seq' reaches it"),
-        ("x.mean(axis=1)", "1.0", 1, "the padding of input 'x' along dimension 'seq' reaches it"),
-        ("x[:, 0] / x.shape[1]", "None", 1, "the padded size of dimension 'seq' itself reaches it"),
-        ("x[:, 0] * x.shape[0]", "None", 2, "the size of dimension 'batch' itself reaches it"),
+        ("x.mean(axis=1)", "None", "(1, 4)", "the padding of input 'x' along dimension 'seq' reaches it"),
+        ("x.mean(axis=1)", "1.0", "(1, 4)", "the padding of input 'x' along dimension 'seq' reaches it"),
+        ("x[:, 0] / x.shape[1]", "None", "(1, 4)", "the padded size of dimension 'seq' itself reaches it"),
+        ("x[:, 0] * x.shape[0]", "None", "(2,)", "the size of dimension 'batch' itself reaches it"),
     ],
 )
 def test_what_only_new_weights_let_through_is_refused_below_the_smallest_bucket_too(
-    empty: Publisher, leak: str, pad: str, batch: int, cause: str
+    empty: Publisher, leak: str, pad: str, sizes: str, cause: str
 ) -> None:
-    first = empty(GATED.format(gate=0.0, leak=leak, pad=pad, batch=batch))
+    first = empty(GATED.format(gate=0.0, leak=leak, pad=pad, sizes=sizes))
     with pytest.raises(ProofFailed, match=cause):
-        empty(GATED.format(gate=1.0, leak=leak, pad=pad, batch=batch))
+        empty(GATED.format(gate=1.0, leak=leak, pad=pad, sizes=sizes))
     assert not [step for step in empty.heard.steps if step.startswith("compiled")]
     assert empty.served("gated") == first.version
 
