@@ -99,6 +99,7 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
     cold_start.add("front", [Stage("interpreter", start_ns, entered_ns), Stage("import", entered_ns, imported_ns)])
 
     async def run() -> None:
+        cold_start.add("front", [Stage("event loop", imported_ns, time.time_ns())])
         await run_server(Instance(settings, store, zygote, preload, cold_start), http_socket)
 
     try:

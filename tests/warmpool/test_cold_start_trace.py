@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.instance_process import InstanceProcess, serving, wait_until
 
 COVERED_MIN = 0.97
-STARTS_MAX = 4
+STARTS_MAX = 12
 STAGES = {"interpreter", "import", "fetch", "verify", "load", "weights", "first run"}
 
 
