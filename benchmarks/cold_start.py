@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import spans
-from benchmarks.connection import Response, ask_once, http_request, poll
+from benchmarks.connection import STATUS_BACKOFF_S, Response, ask_once, http_request, poll
 from benchmarks.figures import Figure, Report, Target, ratios
 from benchmarks.questions import Question, sentence
 from benchmarks.server import Server, peer, warmpool
@@ -90,7 +90,7 @@ class ColdStart:
         with warmpool(self.store, self.folders.log("warmpool")) as server:
             response, answered_s = first_answer(server, self.question.v2_request())
             served = self.question.check_v2(response, server.name)
-            status, ready_s = poll(server.port, STATUS, START_S_MAX, all_warm)
+            status, ready_s = poll(server.port, STATUS, START_S_MAX, all_warm, STATUS_BACKOFF_S)
             assert primary_lane(status)["planned"] == len(self.buckets), primary_lane(status)
             traces = msgspec.json.decode(ask_once(server.port, TRACES).body)
         return answered_s - server.exec_s, ready_s - server.exec_s, served, spans.cold_start(traces)

@@ -17,6 +17,7 @@ from examples.loopback import HOST
 
 EXCHANGE_S_MAX = 60.0
 BACKOFF_S = 0.002
+STATUS_BACKOFF_S = 0.02  # asking for the status takes a core's time from the lane whose loading it watches
 _READ_BYTES = 1 << 16
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEADER_LENGTH = re.compile(rb"\r\ninference-header-content-length: *(\d+)", re.IGNORECASE)
@@ -88,7 +89,9 @@ def ask_once(port: int, request: bytes) -> Response:
         return connection.exchange(request)
 
 
-def poll(port: int, request: bytes, wait_s_max: float, wanted: Callable[[Response], bool]) -> tuple[Response, float]:
+def poll(
+    port: int, request: bytes, wait_s_max: float, wanted: Callable[[Response], bool], backoff_s: float = BACKOFF_S
+) -> tuple[Response, float]:
     """Ask on a new connection until the answer is wanted; that answer, and when it had come (`time.perf_counter`).
 
     Raises:
@@ -105,5 +108,5 @@ def poll(port: int, request: bytes, wait_s_max: float, wanted: Callable[[Respons
             last = f"{response.status} {response.body[:200]!r}"
         except OSError as error:
             last = str(error)
-        time.sleep(BACKOFF_S)
+        time.sleep(backoff_s)
     raise TimeoutError(f"port {port} gave no wanted answer within {wait_s_max:.0f} s; the last one was {last}")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from benchmarks.connection import Response, ask_once, poll
+from benchmarks.connection import STATUS_BACKOFF_S, Response, ask_once, poll
 from benchmarks.figures import Figure, Report, Target
 from benchmarks.questions import Question, sentence
 from benchmarks.server import Server, warmpool
@@ -51,7 +51,9 @@ def restart(server: Server, question: Question) -> Restart:
         RESTART_S_MAX,
         lambda response: renewed(response) and model_ready(response, question.model),
     )
-    _, warm_s = poll(server.port, STATUS, RESTART_S_MAX, lambda response: renewed(response) and all_warm(response))
+    _, warm_s = poll(
+        server.port, STATUS, RESTART_S_MAX, lambda response: renewed(response) and all_warm(response), STATUS_BACKOFF_S
+    )
     served = question.check_v2(ask_once(server.port, request), server.name)
     assert served["lane"] == "primary", served
     return Restart(answered_s - killed_s, ready_s - killed_s, warm_s - killed_s)

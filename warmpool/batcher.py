@@ -17,7 +17,7 @@ from warmpool.batches import Batch, Part, PartResult
 from warmpool.catalog import ServedMethod
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge
 from warmpool.lanes import LaneProxy
-from warmpool.selection import Sizes, cheapest, gather, rows_max
+from warmpool.selection import Sizes, covers, gather, rows_max
 
 GATHER_PARTS_MAX = 64  # how far into a queue a batch looks for company
 SHUTTING_DOWN = "the instance is shutting down"
@@ -64,8 +64,7 @@ class Batcher:
         """
         self._admit(parts)
         for part in parts:
-            part.cold = self._preferred(part) is None
-            self._wait(part)
+            part.cold = self._wait(part) is None
         self._pump()
         try:
             async with asyncio.timeout_at(parts[0].deadline_s):
@@ -183,7 +182,7 @@ class Batcher:
     def _preferred(self, part: Part) -> LaneProxy | None:
         """The first lane that holds a warm executable for it; the CPU's only where the primary has none."""
         for lane in self.lanes:
-            if cheapest(lane.warm.get(part.method, ()), part.need):
+            if any(covers(candidate.bucket, part.need) for candidate in lane.warm.get(part.method, ())):
                 return lane
         return None
 
@@ -211,10 +210,13 @@ class Batcher:
                 retry_after_s=10.0,
             )
 
-    def _wait(self, part: Part) -> None:
-        part.queue = self._queues.setdefault((part.method, self._preferred(part)), deque())
+    def _wait(self, part: Part) -> LaneProxy | None:
+        """Queue a part for the lane that is to run it, which is returned: None while nothing warm covers it."""
+        lane = self._preferred(part)
+        part.queue = self._queues.setdefault((part.method, lane), deque())
         part.queue.append(part)
         self.rows_waiting += part.rows
+        return lane
 
     def _take(self, part: Part) -> None:
         assert part.queue is not None

@@ -174,7 +174,13 @@ class Servicer:
             raise
         finally:
             self.instance.record_request(
-                trace_id, parent_id, start_ns=start_ns, answer=answer, model=request.model_name, status=code.name
+                trace_id,
+                parent_id,
+                start_ns=start_ns,
+                end_ns=time.time_ns(),
+                answer=answer,
+                model=request.model_name,
+                status=code.name,
             )
         return response
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -244,9 +245,20 @@ class HttpApi:
             return response
 
         response = await guarded(answered)(request)
-        end_ns = self.instance.record_request(
-            trace_id, parent_id, start_ns=start_ns, answer=answer, model=model, status=response.status_code
-        )
+        end_ns = time.time_ns()
+
+        async def record() -> None:
+            self.instance.record_request(
+                trace_id,
+                parent_id,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                answer=answer,
+                model=model,
+                status=response.status_code,
+            )
+
+        response.background = BackgroundTask(record)  # after the caller has its answer, in this very task
         response.headers[wire.TRACE_ID_HEADER] = trace_id
         response.headers[wire.FRONT_HEADER] = f"{start_ns} {end_ns}"
         return response

@@ -154,13 +154,17 @@ class Instance:
         }
 
     def record_request(
-        self, trace_id: str, parent_id: str, *, start_ns: int, answer: Answer | None, model: str, status: int | str
-    ) -> int:
-        """Record the trace and metrics of a request whose response is ready; `status` is the protocol's own.
-
-        Returns when that was, in nanoseconds since the epoch: where the request's trace ends here.
-        """
-        end_ns = time.time_ns()
+        self,
+        trace_id: str,
+        parent_id: str,
+        *,
+        start_ns: int,
+        end_ns: int,
+        answer: Answer | None,
+        model: str,
+        status: int | str,
+    ) -> None:
+        """Record the trace and metrics of a request; `status` is the protocol's own."""
         attributes = {
             "warmpool.status": status,
             "warmpool.model": model[:128],
@@ -171,7 +175,6 @@ class Instance:
             request_spans(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=attributes),
         )
         self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, trace_id)
-        return end_ns
 
     # What lanes tell
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import logging
 import signal
@@ -56,7 +57,10 @@ async def _come_up(instance: Instance) -> grpc.aio.Server | None:
         await asyncio.wait_for(instance.settled.wait(), SETTLE_S_MAX)
     if instance.settings.otlp_endpoint:
         await asyncio.to_thread(instance.traces.start_export, instance.settings.otlp_endpoint, "warmpool")
-    return await _grpc_server(instance)
+    server = await _grpc_server(instance)
+    gc.collect()
+    gc.freeze()  # what a start leaves behind stays: no collection in a request's time has to look at it again
+    return server
 
 
 def _http_server(instance: Instance) -> uvicorn.Server:
