@@ -47,7 +47,7 @@ def main() -> None:
         # Differs from requirements.lock in jax alone, so that a failure there speaks of jax.
         oldest.write_text("\n".join((*OLDEST, *pins("requirements.lock"))))
         compile_lock(
-            "requirements-oldest.lock", "pyproject.toml", "--extra", "publish", "--group", "dev",
+            "requirements-oldest.lock", "pyproject.toml", "--extra", "publish", "--extra", "gcs", "--group", "dev",
             "--constraint", str(oldest),
         )  # fmt: skip
 

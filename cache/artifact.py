@@ -1,16 +1,19 @@
-r"""The artifact: one file that holds one executable.
+r"""The artifact: one file that holds one executable, or a program that executables are made of.
 
 Layout, integers little-endian:
 
-    8 bytes   magic b"WPXLA\x00\x00\x01" (the last byte is the format version)
+    8 bytes   magic b"WPXLA\x00\x00\x02" (the last byte is the format version)
     8 bytes   length of the header
     8 bytes   length of the payload
-    header    JSON: key, ingredients, and what the payload is
-    payload   the bytes PJRT serialised
+    header    JSON: what it is, its key and ingredients, and how an executable is called
+    payload   the bytes PJRT serialised, or those of a program
     32 bytes  SHA-256 over everything before it
+    32 bytes  id of the key that signed that digest, zeros if nobody did
+    64 bytes  Ed25519 signature
 
-The digest covers the header too: nothing in the file can be changed without notice. Reading is pure, no byte of the
-payload reaches XLA from here.
+Nothing in the file can be changed without notice: the digest covers the header too, the signature covers the digest.
+Reading is pure: no byte of the payload reaches XLA from here, and nothing is ever unpickled. Format 1, which had no
+signature and no calling convention, is still read.
 """
 
 from __future__ import annotations
@@ -18,16 +21,47 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from cache.errors import Damaged, Foreign
 from cache.ingredients import differences
+from cache.signing import KEY_ID_BYTES, SIGNATURE_BYTES, Signature, Signer, Trust
 
-MAGIC = b"WPXLA\x00\x00\x01"
+MAGIC = b"WPXLA\x00\x00\x02"
+HEADER_BYTES_MAX = 1 << 20
 _LENGTHS = struct.Struct("<8sQQ")
 _DIGEST_BYTES = 32
-HEADER_BYTES_MAX = 1 << 20
+_TRAILER_BYTES = {1: _DIGEST_BYTES, 2: _DIGEST_BYTES + KEY_ID_BYTES + SIGNATURE_BYTES}
+_UNSIGNED = bytes(KEY_ID_BYTES + SIGNATURE_BYTES)
+
+Kind = Literal["executable", "program", "jax-cache"]
+
+
+class TensorType(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """dtype (numpy's name) and shape of one argument or result."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Calling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an executable is called.
+
+    Attributes:
+        arguments: Of the program, in order.
+        results: In order.
+        kept: Indices of the arguments that the executable takes; the compiler may drop unused ones.
+        donated: Indices of the arguments whose memory the results may take over.
+        devices: How many devices it runs on; more than one: it is sharded over them.
+    """
+
+    arguments: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    kept: tuple[int, ...]
+    donated: tuple[int, ...] = ()
+    devices: int = 1
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,50 +69,133 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     key: str
     ingredients: dict[str, str]
+    kind: Kind = "executable"
+    calling: Calling | None = None
 
 
-def pack(header: Header, payload: bytes) -> bytes:
+def pack(header: Header, payload: bytes, signer: Signer | None = None) -> bytes:
     """The bytes of an artifact."""
     encoded = msgspec.json.encode(header, order="deterministic")
     body = b"".join((_LENGTHS.pack(MAGIC, len(encoded), len(payload)), encoded, payload))
-    return body + hashlib.sha256(body).digest()
+    return body + _trailer(hashlib.sha256(body).digest(), signer)
 
 
-def unpack(data: bytes, *, key: str, ingredients: Mapping[str, str] | None = None) -> tuple[Header, memoryview]:
+def sign(what: str, data: bytes, signer: Signer) -> bytes:
+    """The same artifact, signed by another key. Raises Damaged if it is not whole or of an older format."""
+    version, _, _ = _layout(what, data)
+    if version != MAGIC[-1]:
+        raise Damaged(what, f"its format is {version}, which has no room for a signature: publish it again")
+    body_bytes = len(data) - _TRAILER_BYTES[version]
+    return data[:body_bytes] + _trailer(_checked_digest(what, data, body_bytes), signer)
+
+
+def verify(what: str, data: bytes, trust: Trust) -> str | None:
+    """Check that an artifact is whole and trusted; the id of the key it names as its signer, None if it is not signed.
+
+    Raises:
+        Damaged: the bytes are not those of a whole artifact.
+        Untrusted: it is whole, but nobody who is trusted has signed it.
+        Foreign: it is of a format that this release does not know.
+    """
+    version, _, _ = _layout(what, data)
+    signature = _check(what, data, len(data) - _TRAILER_BYTES[version], trust)
+    return signature.signed_by if signature else None
+
+
+def unpack(
+    data: bytes, *, key: str, trust: Trust, ingredients: Mapping[str, str] | None = None
+) -> tuple[Header, memoryview]:
     """Header and payload of an artifact, verified.
 
     Args:
         data: the whole file.
         key: the key it was looked up by.
+        trust: whose signature it has to bear.
         ingredients: what the executable has to have been made of; None accepts those of the header.
 
     Raises:
         Damaged: the bytes are not those of a whole artifact.
+        Untrusted: it is whole, but nobody who is trusted has signed it.
         Foreign: it is whole, but of another key or made of other ingredients.
     """
     what = f"artifact {key[:16]}"
-    if len(data) < _LENGTHS.size + _DIGEST_BYTES:
-        raise Damaged(what, f"{len(data)} bytes are fewer than an artifact has")
-    magic, header_bytes, payload_bytes = _LENGTHS.unpack_from(data)
-    if magic[:-1] != MAGIC[:-1]:
-        raise Damaged(what, "it does not begin with the magic of an artifact")
-    if magic != MAGIC:
-        raise Foreign(what, {"format": (str(MAGIC[-1]), str(magic[-1]))})
-    if header_bytes > HEADER_BYTES_MAX or _LENGTHS.size + header_bytes + payload_bytes + _DIGEST_BYTES != len(data):
-        raise Damaged(what, f"it is {len(data)} bytes long, its lengths say otherwise")
+    version, header_bytes, _ = _layout(what, data)
+    body_bytes = len(data) - _TRAILER_BYTES[version]
+    _check(what, data, body_bytes, trust)
     view = memoryview(data)
-    if hashlib.sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
-        raise Damaged(what, "its digest does not match its content")
-    try:
-        header = msgspec.json.decode(view[_LENGTHS.size : _LENGTHS.size + header_bytes], type=Header)
-    except msgspec.MsgspecError as error:
-        raise Damaged(what, f"its header cannot be read: {error}") from error
-    _check(what, header, key, ingredients)
-    return header, view[_LENGTHS.size + header_bytes : -_DIGEST_BYTES]
-
-
-def _check(what: str, header: Header, key: str, ingredients: Mapping[str, str] | None) -> None:
+    header = _header(what, view[_LENGTHS.size : _LENGTHS.size + header_bytes])
     if header.key != key:
         raise Foreign(what, {"key": (key, header.key)})
     if ingredients is not None and (differ := differences(ingredients, header.ingredients)):
         raise Foreign(what, differ)
+    return header, view[_LENGTHS.size + header_bytes : body_bytes]
+
+
+def peek(what: str, start: bytes) -> Header:
+    """The header at the start of an artifact, unverified: to list and compare, never to load by.
+
+    Raises:
+        Damaged: it is none, or not all of it is there (`HEADER_BYTES_MAX` and 24 bytes always suffice).
+    """
+    _, header_bytes, _ = _lengths(what, start)
+    if _LENGTHS.size + header_bytes > len(start):
+        raise Damaged(what, f"{len(start)} bytes do not hold its header of {header_bytes}")
+    return _header(what, memoryview(start)[_LENGTHS.size : _LENGTHS.size + header_bytes])
+
+
+def _lengths(what: str, data: bytes) -> tuple[int, int, int]:
+    """Format version, and the lengths of header and payload."""
+    if len(data) < _LENGTHS.size:
+        raise Damaged(what, f"{len(data)} bytes are fewer than an artifact has")
+    magic, header_bytes, payload_bytes = _LENGTHS.unpack_from(data)
+    if magic[:-1] != MAGIC[:-1]:
+        raise Damaged(what, "it does not begin with the magic of an artifact")
+    if magic[-1] not in _TRAILER_BYTES:
+        raise Foreign(what, {"format": (str(MAGIC[-1]), str(magic[-1]))})
+    if header_bytes > HEADER_BYTES_MAX:
+        raise Damaged(what, f"its header has {header_bytes} bytes, at most {HEADER_BYTES_MAX} are allowed")
+    return magic[-1], header_bytes, payload_bytes
+
+
+def _layout(what: str, data: bytes) -> tuple[int, int, int]:
+    """The same of a whole file, whose length agrees with them."""
+    version, header_bytes, payload_bytes = _lengths(what, data)
+    if _LENGTHS.size + header_bytes + payload_bytes + _TRAILER_BYTES[version] != len(data):
+        raise Damaged(what, f"it is {len(data)} bytes long, its lengths say otherwise")
+    return version, header_bytes, payload_bytes
+
+
+def _check(what: str, data: bytes, body_bytes: int, trust: Trust) -> Signature | None:
+    """The signature that it bears, once digest and signature are found to be right."""
+    digest = _checked_digest(what, data, body_bytes)
+    signature = _signature(data, body_bytes)
+    trust.check(what, "artifact", digest, signature)
+    return signature
+
+
+def _checked_digest(what: str, data: bytes, body_bytes: int) -> bytes:
+    digest = hashlib.sha256(memoryview(data)[:body_bytes]).digest()
+    if digest != data[body_bytes : body_bytes + _DIGEST_BYTES]:
+        raise Damaged(what, "its digest does not match its content")
+    return digest
+
+
+def _header(what: str, encoded: memoryview) -> Header:
+    try:
+        return msgspec.json.decode(encoded, type=Header)
+    except msgspec.MsgspecError as error:
+        raise Damaged(what, f"its header cannot be read: {error}") from error
+
+
+def _signature(data: bytes, body_bytes: int) -> Signature | None:
+    trailer = data[body_bytes + _DIGEST_BYTES :]
+    if trailer in {b"", _UNSIGNED}:
+        return None
+    return Signature(signed_by=trailer[:KEY_ID_BYTES].hex(), signature=trailer[KEY_ID_BYTES:].hex())
+
+
+def _trailer(digest: bytes, signer: Signer | None) -> bytes:
+    if signer is None:
+        return digest + _UNSIGNED
+    signature = signer.sign("artifact", digest)
+    return digest + bytes.fromhex(signature.signed_by) + bytes.fromhex(signature.signature)

@@ -3,8 +3,10 @@
 CacheError
 ├── NotStored        nothing is stored under this path: make it
 ├── Damaged          the bytes are not what was stored: set them aside, make it again
+├── Untrusted        whole, but not signed by a key that is trusted here: set it aside, make it again
 ├── Foreign          whole, but made for another machine or program: look for another entry, or make one
 ├── Refused          XLA would not load or run it: treat it as damaged
+├── CompileFailed    it was compiled and that failed: change the program or the machine, or ask for another try
 └── StoreUnavailable the store cannot be read or written now: keep what is warm, try again later
 """
 
@@ -30,6 +32,15 @@ class Damaged(CacheError):
         self.reason = reason
 
 
+class Untrusted(CacheError):
+    """Whole, but nobody who is trusted here has signed it."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} is not trusted: {reason}")
+        self.what = what
+        self.reason = reason
+
+
 class Foreign(CacheError):
     """A whole artifact of another machine, program or format; `differences` maps ingredient to (wanted, found)."""
 
@@ -42,6 +53,15 @@ class Foreign(CacheError):
 
 class Refused(CacheError):
     """XLA would not load or run a whole, matching executable."""
+
+
+class CompileFailed(CacheError):
+    """A compile failed, here or on another machine of the fleet; `reason` is its error."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} failed to compile: {reason}")
+        self.what = what
+        self.reason = reason
 
 
 class StoreUnavailable(CacheError):

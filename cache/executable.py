@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from cache.artifact import Calling, TensorType
 from cache.errors import Refused
 from cache.fingerprint import Fingerprint, fingerprint_of
 
@@ -35,6 +36,33 @@ def serialize(compiled: Any) -> bytes:
     persistent cache does that too) serialises to bytes that load and then fail.
     """
     return bytes(compiled.runtime_executable().serialize())
+
+
+def calling_of(lowered: Any, compiled: Any) -> Calling:
+    """How a `jax.stages.Compiled` is called, from itself and what it was lowered to."""
+    import jax
+
+    arguments = jax.tree.leaves(lowered.args_info)
+    return Calling(
+        arguments=tuple(TensorType(one.dtype.name, tuple(one.shape)) for one in arguments),
+        results=tuple(TensorType(one.dtype.name, tuple(one.shape)) for one in jax.tree.leaves(lowered.out_info)),
+        kept=tuple(sorted(compiled._executable._kept_var_idx)),  # noqa: SLF001
+        donated=tuple(index for index, one in enumerate(arguments) if one.donated),
+        devices=len(compiled.runtime_executable().local_devices()),
+    )
+
+
+def without_locations(lowered: Any) -> Any:
+    """A `jax.stages.Lowered` whose module says nothing of source files: they would go into every executable.
+
+    It is changed in place. A tenth of the executable is less to parse at every load, and no path leaves the machine.
+    """
+    from jaxlib.mlir import passmanager
+
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+    return lowered
 
 
 class Runtime:

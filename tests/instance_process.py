@@ -104,9 +104,13 @@ class InstanceProcess:
         self.pids: set[int] = set()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "WARMPOOL_"))}
         command = [sys.executable, "-m", "warmpool.cli", "serve", "--store", str(store), "--port", str(self.port)]
+        trust = () if "--trusted-keys" in flags else ("--allow-unsigned",)
         with log_file.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--grpc-port", "0", *flags], stdin=subprocess.DEVNULL, stderr=log, env=kept | environment
+                [*command, "--grpc-port", "0", *trust, *flags],
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                env=kept | environment,
             )
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The command line: `warmpool publish | serve | status | traces`. Only the called command is imported."""
+"""The command line: `warmpool publish | serve | cache | status | traces`. Only the called command is imported."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from warmpool.errors import WarmpoolError
 COMMANDS = {
     "publish": ("warmpool.publishing.publish", "export, compile, prove and store a model"),
     "serve": ("warmpool.serve", "serve the models of a store"),
+    "cache": ("warmpool.cache_commands.command", "keys, and care for a store"),
     "status": ("warmpool.status_command", "show what an instance is doing"),
     "traces": ("warmpool.traces_command", "show an instance's traces, cold starts and the slowest first"),
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache.errors import CacheError
 from cache.fingerprint import Fingerprint
-from cache.store import Store
+from cache.signed_store import SignedStore
 from warmpool import __version__, messages
 from warmpool.batcher import Batcher
 from warmpool.batches import Batch
@@ -46,7 +46,7 @@ class Instance:
     """The state of a running instance. It is its lanes' `Watcher`."""
 
     def __init__(
-        self, settings: Settings, store: Store, zygote: Zygote, preload: Preload, cold_start: ColdStart
+        self, settings: Settings, store: SignedStore, zygote: Zygote, preload: Preload, cold_start: ColdStart
     ) -> None:
         self.settings = settings
         self.store = store
@@ -82,8 +82,8 @@ class Instance:
         primary_mode: Mode = "jax" if self._preload == "jax" else "jaxlib"
         arena_bytes = self.dataplane.catalog.arena_bytes
         self.lanes = [
-            LaneProxy("primary", primary_mode, self._zygote, arena_bytes, self),
-            LaneProxy("cpu", "jaxlib", self._zygote, arena_bytes, self),
+            LaneProxy("primary", primary_mode, self._zygote, arena_bytes, self.store.trust, self),
+            LaneProxy("cpu", "jaxlib", self._zygote, arena_bytes, self.store.trust, self),
         ]
         self.batcher.lanes = self.lanes
         self.lanes[0].start()

@@ -24,14 +24,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.artifact import unpack
+from cache.artifact import Header, TensorType, unpack
+from cache.document import unseal
 from cache.errors import CacheError, Damaged, Foreign
 from cache.executable import Buffer, Executable, Runtime
 from cache.ingredients import digest_ingredients
+from cache.signing import Trust
 from warmpool import messages
 from warmpool.arena import Arena, Region, regions
 from warmpool.datagram import MESSAGE_BYTES_MAX
-from warmpool.manifest import Manifest
+from warmpool.manifest import Manifest, manifest_path
 from warmpool.weights import digest_file, file_identity, map_weights
 
 LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
@@ -53,8 +55,9 @@ class _Warm:
 class Lane:
     """The state of a lane process."""
 
-    def __init__(self, runtime: Runtime, arena: Arena, channel: socket.socket) -> None:
+    def __init__(self, runtime: Runtime, arena: Arena, trust: Trust, channel: socket.socket) -> None:
         self.runtime = runtime
+        self.trust = trust
         self.fingerprint = runtime.fingerprint()
         self.arena = arena
         self.channel = channel
@@ -105,7 +108,7 @@ class Lane:
         stages: list[messages.Stage] = []
         try:
             with _staged(stages, "weights"):
-                spec = msgspec.json.decode(Path(message.manifest_path).read_bytes(), type=Manifest).weights
+                spec = self._manifest(message).weights
                 file = Path(message.weights_path)
                 if message.verified not in {"", file_identity(file)} and digest_file(file) != spec.digest:
                     raise Damaged(f"weights of {message.version}", "they changed since they were verified")
@@ -117,13 +120,18 @@ class Lane:
         self.weights[message.version].set_result(buffers)
         return messages.Mapped(version=message.version, stages=stages)
 
+    def _manifest(self, message: messages.Weights) -> Manifest:
+        """The manifest of a version ("model/version"), read from its file, with the signature that it has to bear."""
+        path = manifest_path(*message.version.split("/"))
+        return msgspec.json.decode(unseal(path, Path(message.manifest_path).read_bytes(), self.trust), type=Manifest)
+
     def _load(self, load: messages.Load) -> messages.Warm | messages.Cold:
         stages: list[messages.Stage] = []
         try:
             with _staged(stages, "fetch"):
                 data = Path(load.artifact_path).read_bytes()
             with _staged(stages, "verify"):
-                payload = self._verified(data, load.key)
+                payload = self._verified(data, load)
             with _staged(stages, "load"):
                 executable = self.runtime.load(payload)
             warm = _Warm(executable, self.weights[load.version].result(), load)
@@ -134,9 +142,10 @@ class Lane:
         self.warm[load.executable] = warm
         return messages.Warm(executable=load.executable, stages=stages)
 
-    def _verified(self, data: bytes, key: str) -> memoryview:
-        """The payload, if the artifact is whole, has this key, and was made for this lane's fingerprint."""
-        header, payload = unpack(data, key=key)
+    def _verified(self, data: bytes, load: messages.Load) -> memoryview:
+        """The payload, if the artifact is whole, trusted, has this key, and was made for this lane's fingerprint."""
+        key = load.key
+        header, payload = unpack(data, key=key, trust=self.trust)
         prefix = "fingerprint."
         made_for = {
             name.removeprefix(prefix): value for name, value in header.ingredients.items() if name.startswith(prefix)
@@ -145,6 +154,7 @@ class Lane:
             raise Foreign(f"artifact {key[:16]}", differences)
         if (made_of := digest_ingredients(header.ingredients)) != key:
             raise Foreign(f"artifact {key[:16]}", {"key": (key, made_of)})
+        _check_calling(header, load)
         return payload
 
     def _first_run(self, warm: _Warm) -> None:
@@ -171,10 +181,26 @@ def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int
     with _staged(stages, "client"):
         runtime = Runtime.open(argument["mode"])
     with _staged(stages, "fingerprint"):
-        lane = Lane(runtime, Arena(descriptors[0], argument["arena_bytes"]), channel)
+        arena = Arena(descriptors[0], argument["arena_bytes"])
+        lane = Lane(runtime, arena, Trust.from_json(argument["trust"]), channel)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone: so is the reason to be
         lane.serve(stages)
     os._exit(0)  # the loader may be inside XLA, which does not take part in an orderly exit
+
+
+def _check_calling(header: Header, load: messages.Load) -> None:
+    """Raise Foreign unless the executable takes and gives what the manifest says. Format 1 does not say."""
+    calling = header.calling
+    if calling is None:
+        return
+    inputs = calling.arguments[len(calling.arguments) - len(load.inputs) :]  # behind the weights
+    for name, wanted, found in (("inputs", load.inputs, inputs), ("outputs", load.outputs, calling.results)):
+        if tuple(TensorType(*one) for one in wanted) != found:
+            shown = [f"{dtype}{list(shape)}" for dtype, shape in wanted]
+            raise Foreign(
+                f"artifact {load.key[:16]}",
+                {name: (" ".join(shown), " ".join(f"{one.dtype}{list(one.shape)}" for one in found))},
+            )
 
 
 def _reason(error: Exception) -> str:

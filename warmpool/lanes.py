@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from cache.signing import Trust
 from warmpool import messages
 from warmpool.arena import Arena
 from warmpool.backoff import backoff_s
@@ -59,7 +60,9 @@ class Watcher(Protocol):
 class LaneProxy:
     """One lane, over all the processes that it consists of in its life."""
 
-    def __init__(self, name: str, mode: Mode, zygote: StandingZygote, arena_bytes: int, watcher: Watcher) -> None:
+    def __init__(
+        self, name: str, mode: Mode, zygote: StandingZygote, arena_bytes: int, trust: Trust, watcher: Watcher
+    ) -> None:
         self.name = name
         self.mode = mode
         self.state = "starting"
@@ -73,6 +76,7 @@ class LaneProxy:
         self.started_ns = 0
         self.batches_run = 0
         self.cold_reasons: dict[int, str] = {}
+        self._trust = trust
         self._zygote = zygote
         self._watcher = watcher
         self._loads = LoadQueue()
@@ -114,7 +118,7 @@ class LaneProxy:
         try:
             self._channel = self._zygote.current.fork(
                 "warmpool.lane:main",
-                {"mode": self.mode, "arena_bytes": self.arena.size_bytes},
+                {"mode": self.mode, "arena_bytes": self.arena.size_bytes, "trust": self._trust.to_json()},
                 descriptors=(self.arena.descriptor,),
                 orphan=True,  # a lane outlives its zygote: losing the one must not lose the others
             )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from warmpool.errors import WarmpoolError
 from warmpool.forking import Preload, Zygote
-from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, read_settings
+from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, add_store_flags, read_settings
 
 
 class StoreFailed(WarmpoolError):
@@ -23,7 +23,7 @@ class StoreFailed(WarmpoolError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool serve`; each is also WARMPOOL_<NAME> in the environment."""
-    parser.add_argument("--store", help="folder's path or file:///folder")
+    add_store_flags(parser)
     parser.add_argument("--host", help="address to bind (127.0.0.1)")
     parser.add_argument("--port", help="HTTP port (8000)")
     parser.add_argument("--grpc-port", help="gRPC port (8001), 0 for none")
@@ -40,8 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; 0 after an orderly drain."""
     entered_ns = time.time_ns()
     configure_logging()
-    flags = {name: getattr(arguments, name, None) for name in Settings.__dataclass_fields__}
-    settings = read_settings(flags, os.environ)
+    settings = read_settings(Settings, vars(arguments), os.environ)
     if settings.grpc_port:
         with bound(settings.host, settings.grpc_port, "grpc_port"):
             pass  # gRPC binds it itself, but later: a taken port is to be told now
@@ -83,14 +82,14 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
     import uvloop
 
     from cache.errors import CacheError
-    from cache.store import open_store
+    from cache.opening import open_store
     from warmpool.cold_start import ColdStart, process_start_ns
     from warmpool.instance import Instance
     from warmpool.messages import Stage
     from warmpool.server import run_server
 
     try:
-        store = open_store(settings.store)
+        store = open_store(settings)
     except ValueError as error:
         raise SettingError(str(error)) from None
     start_ns = process_start_ns()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from cache.settings import URIS, StoreSettings
 from warmpool.errors import WarmpoolError
 
 ACCELERATORS = ("auto", "none", "jax")
@@ -25,11 +27,9 @@ class PortTaken(SettingError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(StoreSettings):
     """Every setting can be given as a flag or as WARMPOOL_<NAME> in the environment; the flag wins."""
 
-    store: str
-    """URI of the store."""
     host: str = "127.0.0.1"
     """Address that the servers bind."""
     port: int = 8000
@@ -52,7 +52,6 @@ class Settings:
     """Base URL of an OTLP/HTTP collector, empty for none; OTEL_EXPORTER_OTLP_ENDPOINT counts too."""
 
     def __post_init__(self) -> None:
-        _require("store", self.store, "a folder's path or file:///folder", holds=bool(self.store))
         _require("accelerator", self.accelerator, ", ".join(ACCELERATORS), holds=self.accelerator in ACCELERATORS)
         for name in ("port", "grpc_port"):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
@@ -63,17 +62,33 @@ class Settings:
 
 
 _ALIASES = {"port": ("PORT",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}
-_KINDS: dict[str, type] = {"int": int, "float": float, "str": str}
+_KINDS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+_WHETHER = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_ALLOWED = {int: "a whole number", float: "a number", bool: ", ".join(_WHETHER)}
 
 
-def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+def add_store_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of every command that opens a store; each is also WARMPOOL_<NAME> in the environment."""
+    parser.add_argument("--store", metavar="URI", help=URIS)
+    parser.add_argument("--trusted-keys", metavar="FILES", help="public keys (PEM) whose signatures count, or folders")
+    parser.add_argument("--distrusted-keys", metavar="IDS", help="ids of keys whose signatures never count")
+    parser.add_argument("--signing-key", metavar="FILE", help="private key (PEM) that signs what is stored")
+    parser.add_argument(
+        "--allow-unsigned",
+        action="store_const",
+        const=True,
+        help="take what nobody trusted has signed: whoever can write to the store can then run code here",
+    )
+
+
+def read_settings[S: StoreSettings](kind: type[S], flags: Mapping[str, Any], environment: Mapping[str, str]) -> S:
     """Settings from flags (None: not given) over the environment over the defaults.
 
     Raises:
         SettingError: a value cannot be read or is not allowed.
     """
     values: dict[str, Any] = {}
-    for setting in fields(Settings):
+    for setting in fields(kind):
         names = (f"WARMPOOL_{setting.name.upper()}", *_ALIASES.get(setting.name, ()))
         found = flags.get(setting.name)
         if found is None:
@@ -81,15 +96,17 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
         if found is not None:
             values[setting.name] = _parsed(setting.name, found, _KINDS[str(setting.type)])
     if "store" not in values:
-        raise SettingError("store is not set: give --store or WARMPOOL_STORE, a folder's path or file:///folder")
-    return Settings(**values)
+        raise SettingError(f"store is not set: give --store or WARMPOOL_STORE, {URIS}")
+    if not values["store"]:
+        raise SettingError(f"store is '', allowed: {URIS}")
+    return kind(**values)
 
 
 def _parsed(name: str, value: Any, kind: type) -> Any:
     try:
-        return kind(value)
-    except ValueError:
-        raise SettingError(f"{name} is {value!r}, allowed: {'a whole number' if kind is int else 'a number'}") from None
+        return _WHETHER[str(value).lower()] if kind is bool else kind(value)
+    except (ValueError, KeyError):
+        raise SettingError(f"{name} is {value!r}, allowed: {_ALLOWED[kind]}") from None
 
 
 def _require(name: str, value: object, allowed: str, *, holds: bool) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cache.artifact import HEADER_BYTES_MAX, MAGIC, Header, pack, unpack
 from cache.errors import Damaged, Foreign
+from cache.signing import ANYONE
 
 KEY = "0123456789abcdef" * 4
 INGREDIENTS = {"program": "p", "fingerprint.jaxlib": "0.12.0", "bucket.batch": "8"}
@@ -24,7 +25,7 @@ PREFIX_BYTES = 24
 def refused(data, **wanted):
     """How it was refused; fails if it was accepted."""
     with pytest.raises((Damaged, Foreign)) as caught:
-        unpack(data, **{"key": KEY} | wanted)
+        unpack(data, **{"key": KEY, "trust": ANYONE} | wanted)
     return caught.value
 
 
@@ -45,7 +46,7 @@ def sealed(magic, header, payload, *, header_bytes=None, payload_bytes=None):
 )
 def test_what_is_packed_is_unpacked(key, ingredients, payload):
     header = Header(key=key, ingredients=ingredients)
-    assert unpack(pack(header, payload), key=key, ingredients=ingredients) == (header, payload)
+    assert unpack(pack(header, payload), key=key, trust=ANYONE, ingredients=ingredients) == (header, payload)
 
 
 def test_the_layout_is_the_documented_one():
@@ -59,7 +60,7 @@ def test_the_same_header_is_the_same_bytes_whatever_the_order_of_its_ingredients
 
 
 def test_the_payload_is_a_view_of_the_file():
-    _, payload = unpack(WHOLE, key=KEY)
+    _, payload = unpack(WHOLE, key=KEY, trust=ANYONE)
     assert payload.obj is WHOLE
 
 
@@ -178,7 +179,7 @@ def test_ingredients_that_one_side_lacks_are_named():
 @given(st.dictionaries(st.sampled_from([*INGREDIENTS, "more"]), st.sampled_from(["p", "8", "0.12.0", ""])))
 def test_only_exactly_its_ingredients_are_accepted(wanted):
     if wanted == INGREDIENTS:
-        unpack(WHOLE, key=KEY, ingredients=wanted)
+        unpack(WHOLE, key=KEY, trust=ANYONE, ingredients=wanted)
     else:
         assert isinstance(refused(WHOLE, ingredients=wanted), Foreign)
 

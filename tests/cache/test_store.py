@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.errors import NotStored, StoreUnavailable
-from cache.store import UNFINISHED_S_MAX, LocalStore, open_store
+from cache.local_store import UNFINISHED_S_MAX, LocalStore
+from cache.opening import raw_store
 
 NOBODY = 65534
 WAIT_S_MAX = 30.0
@@ -244,7 +245,7 @@ def test_a_put_that_runs_out_of_space_leaves_the_old_object_and_no_remains(store
 
 WRITE = """
 import sys
-from cache.store import LocalStore
+from cache.local_store import LocalStore
 store, letter = LocalStore(__import__("pathlib").Path(sys.argv[1])), sys.argv[2].encode()
 for turn in range(int(sys.argv[3])):
     size = 1 + 7919 * turn % 200_000
@@ -361,14 +362,14 @@ def test_a_put_that_is_interrupted_leaves_nothing(store):
     ],
 )
 def test_a_store_is_opened_by_folder_or_file_uri(uri, root):
-    store = open_store(uri)
+    store = raw_store(uri)
     assert isinstance(store, LocalStore)
     assert store.root == Path(root)
 
 
 def test_a_relative_folder_means_the_one_of_when_it_was_opened(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    store = open_store("here")
+    store = raw_store("here")
     monkeypatch.chdir("/")
     store.put("a", b"")
     assert (tmp_path / "here" / "a").exists()
@@ -377,7 +378,7 @@ def test_a_relative_folder_means_the_one_of_when_it_was_opened(tmp_path, monkeyp
 @pytest.mark.parametrize("uri", ["", "gs://bucket", "http://x/y", "file://", "file://srv/store", "file:store"])
 def test_what_is_no_store_is_refused_with_what_would_be(uri):
     with pytest.raises(ValueError, match="file:///folder"):
-        open_store(uri)
+        raw_store(uri)
 
 
 def test_it_shows_its_folder(store):

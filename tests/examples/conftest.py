@@ -29,7 +29,16 @@ def published(checkpoint: tuple[Path, train.Trained], tmp_path_factory: pytest.T
     store = tmp_path_factory.mktemp("examples") / "store"
     environment = {**os.environ, "WARMPOOL_DIGITS_CHECKPOINT": str(checkpoint[0])}
     for name in EXAMPLES:
-        command = [sys.executable, "-m", "warmpool.cli", "publish", f"examples/{name}/model.py", "--store", str(store)]
+        command = [
+            sys.executable,
+            "-m",
+            "warmpool.cli",
+            "publish",
+            f"examples/{name}/model.py",
+            "--store",
+            str(store),
+            "--allow-unsigned",
+        ]
         run = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
         )

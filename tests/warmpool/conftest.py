@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from cache.store import LocalStore
+from cache.local_store import LocalStore
 from tests.instance_process import serving
 from tests.tiny import publish_tiny
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cache.errors import Damaged, StoreUnavailable
-from cache.store import LocalStore
+from cache.local_store import LocalStore
 from tests.warmpool.served import method, tensor
 from tests.warmpool.stored_version import PREDICT, WEIGHTS, executable, put, target
 from warmpool import manifest as stored
@@ -242,7 +242,7 @@ def test_a_store_that_cannot_be_read_is_not_an_empty_one(tmp_path):
 
 def test_reading_a_catalog_loads_no_jax(store):
     put(store)
-    code = "import sys; from pathlib import Path; from cache.store import LocalStore; "
+    code = "import sys; from pathlib import Path; from cache.local_store import LocalStore; "
     code += "from warmpool.catalog import read_catalog; "
     code += "assert list(read_catalog(LocalStore(Path(sys.argv[1]))).models) == ['tiny']; "
     code += "assert not {'jax', 'jaxlib'} & set(sys.modules)"

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cache.artifact import Header, pack, unpack
-from cache.store import LocalStore
+from cache.local_store import LocalStore
+from cache.signing import ANYONE
 from tests.instance_process import alive, wait_until
 from tests.tiny import BIAS, MATRIX, METHODS
 from warmpool import messages
@@ -44,7 +45,7 @@ class Lane:
 
     def __init__(self, zygote, mode, model):
         self.arena = Arena.create(1 << 16)
-        argument = {"mode": mode, "arena_bytes": self.arena.size_bytes}
+        argument = {"mode": mode, "arena_bytes": self.arena.size_bytes, "trust": ANYONE.to_json()}
         self.channel = zygote.fork("warmpool.lane:main", argument, descriptors=(self.arena.descriptor,), orphan=True)
         self.channel.settimeout(REPLY_S_MAX)
         self.model = model
@@ -197,7 +198,7 @@ def test_an_artifact_that_is_not_whole_stays_cold(lane, loads, tmp_path, change,
 def test_an_artifact_of_another_machine_stays_cold_and_names_what_differs(lane, loads, tmp_path):
     lane.map_weights()
     load = loads["predict", 4]
-    header, payload = unpack(Path(load.artifact_path).read_bytes(), key=load.key)
+    header, payload = unpack(Path(load.artifact_path).read_bytes(), key=load.key, trust=ANYONE)
     ingredients = {**header.ingredients, "fingerprint.cpu_features": "avx1024"}
     file = tmp_path / "artifact"
     file.write_bytes(pack(Header(key=load.key, ingredients=ingredients), bytes(payload)))
@@ -227,7 +228,7 @@ def test_an_executable_that_is_not_as_the_manifest_says_stays_cold(lane, loads, 
 def test_whole_bytes_that_xla_refuses_stay_cold(lane, loads, tmp_path):
     lane.map_weights()
     load = loads["predict", 4]
-    header, _ = unpack(Path(load.artifact_path).read_bytes(), key=load.key)
+    header, _ = unpack(Path(load.artifact_path).read_bytes(), key=load.key, trust=ANYONE)
     file = tmp_path / "artifact"
     file.write_bytes(pack(header, b"these bytes are whole and no executable"))
     assert "XLA" in lane.ask(changed(load, artifact_path=str(file)), messages.Cold).reason

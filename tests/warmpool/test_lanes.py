@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from cache.fingerprint import Fingerprint
-from cache.store import LocalStore
+from cache.local_store import LocalStore
+from cache.signing import ANYONE
 from warmpool.batches import Batch, Part
 from warmpool.catalog import read_catalog
 from warmpool.forking import Zygote
@@ -28,7 +29,9 @@ class World:
         self.model = read_catalog(self.store).models["tiny"]
         self.told = []
         self.news = asyncio.Event()
-        self.lane = LaneProxy("primary", "jaxlib", StandingZygote(zygote, "jaxlib", lambda stages: None), 1 << 16, self)
+        self.lane = LaneProxy(
+            "primary", "jaxlib", StandingZygote(zygote, "jaxlib", lambda stages: None), 1 << 16, ANYONE, self
+        )
 
     def hello(self, lane, fingerprint, stages):
         plan = plan_loads(self.store, [self.model], Fingerprint(fingerprint), verified={}, ladder_only=False)

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from cache.fingerprint import Fingerprint
-from cache.store import LocalStore
+from cache.local_store import LocalStore
 from tests.warmpool.served import tensor
 from tests.warmpool.stored_version import PREDICT, executable, put, target
 from warmpool import manifest as stored

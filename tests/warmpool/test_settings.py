@@ -31,35 +31,38 @@ def test_there_is_a_test_value_for_every_setting():
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_setting_is_read_from_the_environment_and_from_a_flag_and_the_flag_wins(name):
     environment = {"WARMPOOL_STORE": "s", f"WARMPOOL_{name.upper()}": str(OTHERS[name])}
-    assert getattr(read_settings({}, environment), name) == OTHERS[name]
-    assert getattr(read_settings({"store": "s", name: str(OTHERS[name])}, {}), name) == OTHERS[name]
+    assert getattr(read_settings(Settings, {}, environment), name) == OTHERS[name]
+    assert getattr(read_settings(Settings, {"store": "s", name: str(OTHERS[name])}, {}), name) == OTHERS[name]
     flag = {"store": "s"} | {name: "jax" if name == "accelerator" else "9"}
-    assert str(getattr(read_settings(flag, environment), name)) in {"9", "9.0", "jax"}
+    assert str(getattr(read_settings(Settings, flag, environment), name)) in {"9", "9.0", "jax"}
 
 
 def test_what_is_not_given_has_its_default():
-    assert read_settings({"store": "s", "port": None}, {}) == Settings(store="s")
+    assert read_settings(Settings, {"store": "s", "port": None}, {}) == Settings(store="s")
 
 
 def test_an_empty_variable_is_as_good_as_none():
-    assert read_settings({"store": "s"}, {"WARMPOOL_PORT": "", "PORT": ""}).port == 8000
+    assert read_settings(Settings, {"store": "s"}, {"WARMPOOL_PORT": "", "PORT": ""}).port == 8000
 
 
 def test_cloud_runs_port_counts_where_our_own_is_not_set():
-    assert read_settings({"store": "s"}, {"PORT": "81"}).port == 81
-    assert read_settings({"store": "s"}, {"PORT": "81", "WARMPOOL_PORT": "82"}).port == 82
-    assert read_settings({"store": "s", "port": "83"}, {"PORT": "81"}).port == 83
+    assert read_settings(Settings, {"store": "s"}, {"PORT": "81"}).port == 81
+    assert read_settings(Settings, {"store": "s"}, {"PORT": "81", "WARMPOOL_PORT": "82"}).port == 82
+    assert read_settings(Settings, {"store": "s", "port": "83"}, {"PORT": "81"}).port == 83
 
 
 def test_the_standard_variable_for_traces_counts_where_our_own_is_not_set():
     standard = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}
-    assert read_settings({"store": "s"}, standard).otlp_endpoint == "http://a"
-    assert read_settings({"store": "s"}, {**standard, "WARMPOOL_OTLP_ENDPOINT": "http://b"}).otlp_endpoint == "http://b"
+    assert read_settings(Settings, {"store": "s"}, standard).otlp_endpoint == "http://a"
+    assert (
+        read_settings(Settings, {"store": "s"}, {**standard, "WARMPOOL_OTLP_ENDPOINT": "http://b"}).otlp_endpoint
+        == "http://b"
+    )
 
 
 def test_without_a_store_it_is_said_how_to_give_one():
     with pytest.raises(SettingError, match=r"^store is not set: give --store or WARMPOOL_STORE"):
-        read_settings({}, {})
+        read_settings(Settings, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_without_a_store_it_is_said_how_to_give_one():
 )
 def test_what_is_not_allowed_is_named(name, value, message):
     with pytest.raises(SettingError) as caught:
-        read_settings({"store": "s", name: value}, {})
+        read_settings(Settings, {"store": "s", name: value}, {})
     assert str(caught.value) == message
 
 

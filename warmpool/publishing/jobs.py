@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from cache.signing import ANYONE, Trust
 from warmpool.errors import ProofFailed
 from warmpool.manifest import ExecutableSpec, ProofSpec, bucket_name
 from warmpool.publishing.buckets import Bucket
@@ -56,6 +57,7 @@ class Jobs:
         machine: Machine,
         children: Children,
         progress: Progress,
+        trust: Trust,
         exact: Callable[[str, Sizes], Entry],
     ) -> None:
         self._exact = exact
@@ -63,8 +65,10 @@ class Jobs:
         self._machine = machine
         self._children = children
         self._progress = progress
+        self._trust = trust
         self._slots = Slots()
         self._artifacts: dict[str, Path] = {}
+        self._found: set[str] = set()  # keys of artifacts that were in the store: they bear a signature
         self._compiles: dict[str, Future[Path]] = {}
         self._references: dict[tuple[str, str], Future[Path]] = {}
         self._authors: dict[str, Future[None]] = {}
@@ -91,6 +95,7 @@ class Jobs:
             find: Looks for a verified artifact of another entry in the store.
         """
         self._artifacts = dict(stored)
+        self._found = set(stored)
         self.from_stored = all(entry.key in stored for entry in every)
         self._unpadded = self._entries_without_padding(every)
         self._edges = self._entries_at_edges(todo)
@@ -98,6 +103,7 @@ class Jobs:
             found = {identity: (edge, find(edge)) for identity, edge in self._edges.items()}
             self._unpadded |= {identity: edge for identity, (edge, path) in found.items() if path}
             self._artifacts |= {edge.key: path for edge, path in found.values() if path}
+            self._found |= {edge.key for edge, path in found.values() if path}
         if self._machine.platform == "cpu" and not self.from_stored:
             self._begin_authors(executor, todo)
         for entry in todo:
@@ -253,6 +259,7 @@ class Jobs:
             "platform": self._machine.platform,
             "mode": self._machine.mode,
             "stored": self.from_stored,
+            "trust": (self._trust if entry.key in self._found else ANYONE).to_json(),
             **more,
         }
 

@@ -10,6 +10,7 @@ Whatever fails or is killed before the manifest leaves nothing visible, and runn
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -20,7 +21,9 @@ import jax
 import msgspec
 
 from cache.errors import CacheError
-from cache.store import Store, open_store
+from cache.opening import open_store
+from cache.settings import StoreSettings
+from cache.signed_store import SignedStore
 from warmpool.errors import PublishError
 from warmpool.manifest import ProofSpec
 from warmpool.publishing.draft import make_draft
@@ -29,6 +32,7 @@ from warmpool.publishing.modelfile import load_model
 from warmpool.publishing.progress import Progress, shown_on
 from warmpool.publishing.target import TargetMaker
 from warmpool.publishing.versions import is_published, put_programs, put_version
+from warmpool.settings import add_store_flags, read_settings
 
 GIB = 1 << 30
 
@@ -38,7 +42,7 @@ class Options:
     """What is published, and where to."""
 
     model_file: Path
-    store: str
+    store: StoreSettings
     version: str | None = None
     platform: str = "auto"
     limits: Limits = field(default_factory=Limits)
@@ -118,7 +122,7 @@ def publish(options: Options, progress: Progress) -> Summary:
     return Summary(
         model=draft.manifest.model,
         version=draft.manifest.version,
-        store=options.store,
+        store=options.store.store,
         compiled=sum(part.compiled for part in parts),
         reused=sum(part.executables - part.compiled for part in parts),
         seconds=round(time.monotonic() - start_s, 3),
@@ -131,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     limits = Limits()
     parser.add_argument("model_file", metavar="MODEL.py", type=Path, help="file with one module-level Model")
-    parser.add_argument("--store", required=True, metavar="URI", help="a folder's path or file:///folder")
+    add_store_flags(parser)
     parser.add_argument("--version", help="name of the version; by default a digest of its content")
     parser.add_argument(
         "--platform",
@@ -163,7 +167,11 @@ def main(args: argparse.Namespace) -> int:
     # can have but one process. The children do not inherit it.
     jax.config.update("jax_platforms", "cpu")
     options = Options(
-        model_file=args.model_file, store=args.store, version=args.version, platform=args.platform, limits=limits
+        model_file=args.model_file,
+        store=read_settings(StoreSettings, vars(args), os.environ),
+        version=args.version,
+        platform=args.platform,
+        limits=limits,
     )
     with shown_on(sys.stderr) as progress:
         try:
@@ -174,8 +182,8 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _opened(uri: str) -> Store:
+def _opened(settings: StoreSettings) -> SignedStore:
     try:
-        return open_store(uri)
+        return open_store(settings)
     except ValueError as error:
         raise PublishError(str(error)) from error

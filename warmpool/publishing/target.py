@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from cache.artifact import unpack
-from cache.errors import Damaged, Foreign, NotStored
+from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.ingredients import digest_ingredients
 from cache.key import executable_ingredients
-from cache.store import Store
+from cache.signed_store import SignedStore
 from warmpool.manifest import ExecutableSpec, ProofSpec, Target, encode, executable_path, target_path
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.draft import Draft
@@ -63,7 +63,14 @@ class TargetMaker:
     """
 
     def __init__(
-        self, draft: Draft, machine: Machine, children: Children, store: Store, progress: Progress, *, visible: bool
+        self,
+        draft: Draft,
+        machine: Machine,
+        children: Children,
+        store: SignedStore,
+        progress: Progress,
+        *,
+        visible: bool,
     ) -> None:
         self.draft = draft
         self.machine = machine
@@ -97,7 +104,7 @@ class TargetMaker:
         return Made(self._target(known), self.path, compiled=len(missing), proved=len(todo))
 
     def _work(self, todo: list[Entry], stored: dict[str, Path], known: _Known) -> None:
-        jobs = Jobs(self.draft, self.machine, self.children, self.progress, self._exact)
+        jobs = Jobs(self.draft, self.machine, self.children, self.progress, self.store.trust, self._exact)
         with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor:
             try:
                 jobs.begin(executor, todo, self.entries, stored, self._stored_file)
@@ -124,11 +131,12 @@ class TargetMaker:
     def _stored_file(self, entry: Entry) -> Path | None:
         path = executable_path(entry.key)
         try:
-            unpack(self.store.get(path), key=entry.key, ingredients=entry.ingredients)
+            data = self.store.get(path)
+            unpack(data, key=entry.key, trust=self.store.trust, ingredients=entry.ingredients)
             return self.store.local_path(path)
         except NotStored:
             return None
-        except (Damaged, Foreign) as error:
+        except (Damaged, Foreign, Untrusted) as error:
             self.progress.say(f"{entry.name}: {error}; it is compiled anew")
             return None
 
@@ -139,7 +147,7 @@ class TargetMaker:
             target = msgspec.json.decode(self.store.get(self.path), type=Target)
         except NotStored:
             return _Known()
-        except msgspec.MsgspecError as error:
+        except (Damaged, Untrusted, msgspec.MsgspecError) as error:
             self.progress.say(f"{self.path}: it cannot be read ({error}); it is made anew")
             return _Known()
         return _Known({(spec.method, spec.key): spec for spec in target.executables}, list(target.proofs))

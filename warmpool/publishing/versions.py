@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cache.errors import Damaged, Foreign, NotStored
+from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.errors import PublishError
@@ -27,7 +27,7 @@ def is_published(store: Store, draft: Draft, say: Callable[[str], None]) -> bool
         found = msgspec.json.decode(store.get(path), type=Manifest)
     except NotStored:
         return False
-    except msgspec.MsgspecError as error:
+    except (Damaged, Untrusted, msgspec.MsgspecError) as error:
         say(f"{path}: it cannot be read ({error}); it is made anew")
         return False
     differ = [name for name in Manifest.__struct_fields__ if getattr(found, name) != getattr(draft.manifest, name)]
@@ -45,7 +45,7 @@ def put_programs(store: Store, draft: Draft) -> None:
             path = stored.program_path(program.digest)
             try:
                 read_program(store.get(path), program.digest)
-            except (NotStored, Damaged, Foreign):
+            except (NotStored, Damaged, Foreign, Untrusted):
                 store.put(path, program.stored)
 
 
@@ -75,6 +75,6 @@ def _put(store: Store, path: str, data: bytes) -> None:
     try:
         if store.get(path) == data:
             return
-    except NotStored:
+    except (NotStored, Damaged, Untrusted):
         pass
     store.put(path, data)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.artifact import Header, pack, unpack
-from cache.executable import Executable, Runtime, serialize
+from cache.executable import Executable, Runtime, calling_of, serialize, without_locations
+from cache.signing import Trust
 from warmpool.arena import aligned
 from warmpool.manifest import Manifest
 from warmpool.publishing.compare import nowhere_a_number
@@ -47,9 +48,10 @@ def compile_bucket(argument: Argument) -> Argument:
     subject, manifest = _subject(argument)
     bucket = argument["bucket"]
     start_s = time.monotonic()
-    compiled = _lowered(argument, manifest, subject, bucket).compile()
+    lowered = _lowered(argument, manifest, subject, bucket)
+    compiled = lowered.compile()
     compile_s = time.monotonic() - start_s
-    _write_artifact(argument, compiled)
+    _write_artifact(argument, lowered, compiled)
     return {"compile_s": compile_s}
 
 
@@ -63,9 +65,10 @@ def reference(argument: Argument) -> Argument:
     point = argument["point"]
     weights = map_weights(Path(argument["weights"]), manifest.weights)
     exact = {**point, subject.batch: 1} if subject.batch else point
-    compiled = _lowered(argument, manifest, subject, exact).compile()
+    lowered = _lowered(argument, manifest, subject, exact)
+    compiled = lowered.compile()
     if argument["artifact"]:
-        _write_artifact(argument, compiled)
+        _write_artifact(argument, lowered, compiled)
     rows = [Row(point, variant) for variant in range(VARIANTS)]
     results = [[np.asarray(one) for one in compiled(*weights, *subject.exact(row))] for row in rows]
     return _written(argument, subject, results)
@@ -111,7 +114,8 @@ class _Loaded:
 
     def __init__(self, argument: Argument, manifest: Manifest) -> None:
         self.runtime = Runtime.open(argument["mode"])
-        _, payload = unpack(Path(argument["artifact"]).read_bytes(), key=argument["key"])
+        trust = Trust.from_json(argument["trust"])
+        _, payload = unpack(Path(argument["artifact"]).read_bytes(), key=argument["key"], trust=trust)
         self.executable: Executable = self.runtime.load(payload)
         self._mapped = map_weights(Path(argument["weights"]), manifest.weights)  # aliased by the buffers on a CPU
         self.weights = [self.runtime.put(array) for array in self._mapped]
@@ -123,9 +127,11 @@ class _Loaded:
         return [np.array(output) for output in outputs]
 
 
-def _write_artifact(argument: Argument, compiled: Any) -> None:
-    data = pack(Header(key=argument["key"], ingredients=argument["ingredients"]), serialize(compiled))
-    Path(argument["artifact"]).write_bytes(data)
+def _write_artifact(argument: Argument, lowered: Any, compiled: Any) -> None:
+    """Unsigned: the key that signs is not for a process that runs what an author wrote."""
+    calling = calling_of(lowered, compiled)
+    header = Header(key=argument["key"], ingredients=argument["ingredients"], calling=calling)
+    Path(argument["artifact"]).write_bytes(pack(header, serialize(compiled)))
 
 
 def _written(argument: Argument, subject: Subject, results: list[Tensors]) -> Argument:
@@ -148,7 +154,7 @@ def _lowered(argument: Argument, manifest: Manifest, subject: Subject, sizes: Si
     exported = read_program(Path(argument["program"]).read_bytes(), argument["program_digest"])
     weights = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in manifest.weights.tensors]
     inputs = [jax.ShapeDtypeStruct(shape_of(one.shape, sizes), one.dtype) for one in subject.spec.inputs]
-    return jax.jit(exported.call, keep_unused=True).lower(*weights, *inputs)
+    return without_locations(jax.jit(exported.call, keep_unused=True).lower(*weights, *inputs))
 
 
 def _before_a_backend(platform: str | None) -> None:

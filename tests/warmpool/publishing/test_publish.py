@@ -21,6 +21,8 @@ import pytest
 
 from cache.artifact import unpack
 from cache.executable import Runtime
+from cache.settings import StoreSettings
+from cache.signing import ANYONE
 from warmpool.errors import DeclarationError, ProofFailed, PublishError
 from warmpool.manifest import Manifest, Serving, Target, executable_path, manifest_path, program_path, serving_path
 from warmpool.manifest import weights_path as stored_weights
@@ -157,7 +159,12 @@ class Publisher:
     ) -> Summary:
         self.heard = Heard()
         path = self.written(text.format(weight=weight) if text is TOY else text)
-        options = Options(model_file=path, store=str(self.store), version=version, limits=limits or Limits())
+        options = Options(
+            model_file=path,
+            store=unsigned(self.store),
+            version=version,
+            limits=limits or Limits(),
+        )
         return publish(options, self.heard)
 
     def written(self, text: str) -> Path:
@@ -242,7 +249,7 @@ def test_the_proofs_are_kept_with_their_figures(published: tuple[Publisher, Summ
 def test_a_stored_executable_answers_as_plain_jax_does(published: tuple[Publisher, Summary]) -> None:
     publisher, summary = published
     spec = publisher.target(summary).executables[0]
-    _, payload = unpack((publisher.store / executable_path(spec.key)).read_bytes(), key=spec.key)
+    _, payload = unpack((publisher.store / executable_path(spec.key)).read_bytes(), key=spec.key, trust=ANYONE)
     runtime = Runtime.open("jax")
     x = np.random.default_rng(0).normal(size=(1, 8, 3)).astype(np.float32)
     kernel, mask = np.full((3, 2), 0.5, np.float32), np.ones((1, 8), np.int32)
@@ -319,7 +326,7 @@ def test_damaged_files_are_made_anew(published: tuple[Publisher, Summary]) -> No
     again = publisher(weight="0.125")
     assert (again.compiled, again.machines[0].proved) == (1, 1)
     assert "is damaged: its digest does not match its content; it is compiled anew" in publisher.heard.said[0]
-    unpack((publisher.store / paths[0]).read_bytes(), key=key)
+    unpack((publisher.store / paths[0]).read_bytes(), key=key, trust=ANYONE)
     read_program((publisher.store / paths[1]).read_bytes(), paths[1].removeprefix("programs/"))
     assert (publisher.store / paths[2]).read_bytes() == whole[paths[2]]
 
@@ -401,7 +408,11 @@ def test_a_child_that_aborts_is_a_clear_error(empty: Publisher, monkeypatch: pyt
 
 
 def test_the_chosen_platform_has_to_be_there(empty: Publisher) -> None:
-    options = Options(model_file=empty.written(LEAKING), store=str(empty.store), platform="tpu")
+    options = Options(
+        model_file=empty.written(LEAKING),
+        store=unsigned(empty.store),
+        platform="tpu",
+    )
     if jax.default_backend() == "tpu":
         pytest.skip("it is there")
     with pytest.raises(PublishError, match=r"--platform tpu: jax finds 'c.*' here; publish on a machine that has it"):
@@ -410,7 +421,17 @@ def test_the_chosen_platform_has_to_be_there(empty: Publisher) -> None:
 
 def command(publisher: Publisher, *more: str) -> list[str]:
     path = publisher.written(TOY.format(weight="0.5"))
-    return [sys.executable, "-m", "warmpool.cli", "publish", str(path), "--store", str(publisher.store), *more]
+    return [
+        sys.executable,
+        "-m",
+        "warmpool.cli",
+        "publish",
+        str(path),
+        "--store",
+        str(publisher.store),
+        "--allow-unsigned",
+        *more,
+    ]
 
 
 def test_a_killed_publish_shows_nothing_and_goes_on_where_it_stopped(empty: Publisher) -> None:
@@ -444,10 +465,23 @@ def test_the_command_prints_a_summary_as_json(published: tuple[Publisher, Summar
 def test_the_command_says_what_is_wrong_in_one_line(empty: Publisher) -> None:
     empty.written("model = None\n")
     path = empty.folder / "model.py"
-    arguments = [sys.executable, "-m", "warmpool.cli", "publish", str(path), "--store", str(empty.store)]
+    arguments = [
+        sys.executable,
+        "-m",
+        "warmpool.cli",
+        "publish",
+        str(path),
+        "--store",
+        str(empty.store),
+        "--allow-unsigned",
+    ]
     done = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
         "warmpool publish: model.py: it must have exactly one Model at module level, but has 0 (none)\n"
     )
+
+
+def unsigned(store: Path) -> StoreSettings:
+    return StoreSettings(store=str(store), allow_unsigned=True)

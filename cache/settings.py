@@ -1,0 +1,23 @@
+"""What may be set about a store. Nothing else is imported here, so that a start can read its settings first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+URIS = "a folder's path, file:///folder or gs://bucket/folder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Every setting can be given as a flag or as WARMPOOL_<NAME> in the environment; the flag wins."""
+
+    store: str
+    """URI of the store."""
+    trusted_keys: str = ""
+    """Public keys whose signatures count: PEM files, and folders of *.pub files, separated by commas."""
+    distrusted_keys: str = ""
+    """Ids of keys whose signatures never count, separated by commas."""
+    allow_unsigned: bool = False
+    """Take what nobody trusted has signed, too. Whoever can write to the store can then run code here."""
+    signing_key: str = ""
+    """Private key (PEM file) that signs what is stored; its public half is trusted."""

@@ -1,0 +1,112 @@
+"""A store whose content is signed on the way in, and checked on the way out.
+
+Documents (`models/`) are sealed, artifacts (`executables/`, `programs/`) carry their signature; weights are addressed
+by a digest that a signed manifest names. What coordinates a fleet (leases and the like) is not signed: it makes no
+answer.
+A lane reads artifacts by itself, from `local_path`, and checks them with the same trust.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from cache import artifact
+from cache.document import seal, unseal
+from cache.errors import Untrusted
+from cache.signing import KEY_ID_BYTES, Signer, Trust
+from cache.store import Entry, Store
+
+DISTRUSTED = "distrusted"  # folder of the ids of keys that no instance of the fleet trusts any more
+
+
+class SignedStore:
+    """Around another store.
+
+    Args:
+        inner: Where it all lies.
+        trust: Whose signatures count.
+        signer: Signs what is put; None where nothing signed is put, or unsigned things are allowed.
+    """
+
+    def __init__(self, inner: Store, trust: Trust, signer: Signer | None = None) -> None:
+        self.inner = inner
+        self.trust = trust
+        self.signer = signer
+
+    def __repr__(self) -> str:
+        return f"SignedStore({self.inner!r})"
+
+    def refresh_trust(self) -> frozenset[str]:
+        """Take over which keys the store says are distrusted: it can only take trust away. The ids that are new."""
+        listed = {name for name in self.inner.names(DISTRUSTED) if len(name) == 2 * KEY_ID_BYTES}
+        new = frozenset(listed - self.trust.distrusted)
+        self.trust = replace(self.trust, distrusted=self.trust.distrusted | new)
+        return new
+
+    def get(self, path: str, *, bytes_max: int | None = None) -> bytes:
+        """The object; a document without its signature.
+
+        Raises:
+            Damaged: It is not whole.
+            Untrusted: Nobody who is trusted has signed it.
+        """
+        data = self.inner.get(path, bytes_max=bytes_max)
+        if bytes_max is not None:  # a look at the start of it, which nothing is decided by
+            return data
+        if _is_document(path):
+            return unseal(path, data, self.trust)
+        if _is_artifact(path):
+            artifact.verify(repr(path), data, self.trust)
+        return data
+
+    def put(self, path: str, data: bytes) -> None:
+        self.inner.put(path, self._signed(path, data))
+
+    def put_file(self, path: str, source: Path) -> None:
+        if _is_document(path) or _is_artifact(path):
+            self.put(path, source.read_bytes())
+        else:
+            self.inner.put_file(path, source)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+
+    def names(self, folder: str) -> list[str]:
+        return self.inner.names(folder)
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        return self.inner.entries(folder)
+
+    def local_path(self, path: str) -> Path:
+        return self.inner.local_path(path)
+
+    def discard(self, path: str) -> None:
+        self.inner.discard(path)
+
+    def get_versioned(self, path: str) -> tuple[bytes, str]:
+        return self.inner.get_versioned(path)
+
+    def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
+        return self.inner.put_if(path, data, generation)
+
+    def delete_if(self, path: str, generation: str) -> bool:
+        return self.inner.delete_if(path, generation)
+
+    def _signed(self, path: str, data: bytes) -> bytes:
+        if not (_is_document(path) or _is_artifact(path)):
+            return data
+        if self.signer is None:
+            if not self.trust.unsigned:
+                raise Untrusted(repr(path), "it cannot be stored unsigned: give a signing key")
+            return data
+        return artifact.sign(repr(path), data, self.signer) if _is_artifact(path) else seal(path, data, self.signer)
+
+
+def _is_document(path: str) -> bool:
+    return path.startswith("models/")
+
+
+def _is_artifact(path: str) -> bool:
+    return path.startswith(("executables/", "programs/"))

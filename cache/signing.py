@@ -1,0 +1,184 @@
+"""Who made what is stored: Ed25519 signatures, and which keys are trusted.
+
+A signature is over the domain of what is signed and the SHA-256 of its exact bytes. A key is known by the SHA-256 of
+its raw public half. Trust is configuration: public keys, given by whoever runs an instance; nothing in a store can add
+one. Keys of people who publish and keys of a fleet's own workers are ordinary keys: each can be distrusted alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cache.errors import Untrusted
+
+if TYPE_CHECKING:  # 11 ms of import, which only a process that meets a signature pays
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY_ID_BYTES = 32
+SIGNATURE_BYTES = 64
+SHOWN_DIGITS = 16  # of a key's id, where a person reads it
+
+
+class KeyFileError(ValueError):
+    """A key file cannot be used; the message names it and says what it should hold."""
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who signed (64 hex digits) and the signature (128 hex digits)."""
+
+    signed_by: str
+    signature: str
+
+
+class Signer:
+    """A private key."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw()
+        self.key_id = key_id_of(self.public)
+
+    @classmethod
+    def generate(cls) -> Signer:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def read(cls, path: Path) -> Signer:
+        """The key of a PEM file (PKCS 8). Raises KeyFileError."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        key = _parsed(path, lambda pem: load_pem_private_key(pem, password=None), "private")
+        if not isinstance(key, Ed25519PrivateKey):
+            raise KeyFileError(f"signing key {path}: it is no Ed25519 key; make one with `warmpool cache keygen`")
+        return cls(key)
+
+    def write(self, path: Path) -> Path:
+        """Write the private key to a new file that only its owner reads, and the public one beside it, as path.pub."""
+        from cryptography.hazmat.primitives import serialization as forms
+
+        pem = self._key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+        public = self._key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
+        beside = path.with_name(f"{path.name}.pub")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(pem)
+            beside.write_bytes(public)
+        except OSError as error:
+            raise KeyFileError(f"signing key {path}: it cannot be written ({error.strerror})") from error
+        return beside
+
+    def sign(self, domain: str, digest: bytes) -> Signature:
+        """Sign what has this SHA-256."""
+        return Signature(signed_by=self.key_id, signature=self._key.sign(_message(domain, digest)).hex())
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whose signatures count.
+
+    Attributes:
+        keys: Raw public keys by their ids.
+        unsigned: Whether what nobody here trusts has signed is taken all the same.
+        distrusted: Ids of keys whose signatures never count, not even where unsigned things do.
+    """
+
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    unsigned: bool = False
+    distrusted: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, public_keys: Iterable[bytes], *, unsigned: bool = False, distrusted: Iterable[str] = ()) -> Trust:
+        return cls({key_id_of(key): key for key in public_keys}, unsigned, frozenset(distrusted))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Trust:
+        """What `to_json` gave; how a lane is told."""
+        keys = (bytes.fromhex(key) for key in value["keys"])
+        return cls.of(keys, unsigned=value["unsigned"], distrusted=value["distrusted"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "keys": [key.hex() for key in self.keys.values()],
+            "unsigned": self.unsigned,
+            "distrusted": sorted(self.distrusted),
+        }
+
+    def check(self, what: str, domain: str, digest: bytes, signature: Signature | None) -> None:
+        """Raise Untrusted unless a trusted key signed what has this SHA-256, or unsigned things are taken."""
+        if signature is None:
+            if not self.unsigned:
+                raise Untrusted(what, "it is not signed")
+            return
+        shown = signature.signed_by[:SHOWN_DIGITS]
+        if signature.signed_by in self.distrusted:
+            raise Untrusted(what, f"it is signed by the key {shown}, which is distrusted")
+        public = self.keys.get(signature.signed_by)
+        if public is None:
+            if not self.unsigned:
+                raise Untrusted(what, f"it is signed by the key {shown}, which is not trusted here")
+            return
+        if not _verifies(public, signature.signature, _message(domain, digest)):
+            raise Untrusted(what, f"its signature is not that of the key {shown}")
+
+
+ANYONE = Trust(unsigned=True)
+"""For bytes of our own making that are not signed yet, and where unsigned stores were asked for by name."""
+
+
+def key_id_of(public: bytes) -> str:
+    """64 hex digits that stand for a raw public key."""
+    return hashlib.sha256(public).hexdigest()
+
+
+def read_public_keys(places: Iterable[Path]) -> list[bytes]:
+    """Raw public keys out of PEM files, and out of every `*.pub` of a folder. Raises KeyFileError."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    keys = []
+    for place in places:
+        files = sorted(place.glob("*.pub")) if place.is_dir() else [place]
+        if not files:
+            raise KeyFileError(f"trusted keys: the folder {place} holds no *.pub file")
+        for file in files:
+            key = _parsed(file, load_pem_public_key, "public")
+            if not isinstance(key, Ed25519PublicKey):
+                raise KeyFileError(f"trusted key {file}: it is no Ed25519 key")
+            keys.append(key.public_bytes_raw())
+    return keys
+
+
+def _parsed(path: Path, parse: Callable[[bytes], object], half: str) -> object:
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise KeyFileError(f"{half} key {path}: it cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError) as error:  # TypeError: it is encrypted
+        raise KeyFileError(f"{half} key {path}: it is no PEM file of an unencrypted {half} key") from error
+
+
+def _message(domain: str, digest: bytes) -> bytes:
+    return b"warmpool %b\x00%b" % (domain.encode(), digest)
+
+
+def _verifies(public: bytes, signature: str, message: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""`warmpool cache`: keys, and care for a store. One file a command."""

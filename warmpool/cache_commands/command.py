@@ -1,0 +1,35 @@
+"""`warmpool cache COMMAND`: which there are. Only the called one is imported."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from cache.errors import CacheError
+from warmpool.errors import WarmpoolError
+
+COMMANDS = {
+    "keygen": ("warmpool.cache_commands.keygen", "make a key pair that signs what is published"),
+}
+
+
+class CacheCommandFailed(WarmpoolError):
+    """What was asked for could not be done; the message says why."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare every command's arguments."""
+    commands = parser.add_subparsers(dest="cache_command", required=True, metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        command.add_argument("--json", action="store_true", help="print the result as JSON")
+        importlib.import_module(module).add_arguments(command)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command."""
+    module = importlib.import_module(COMMANDS[args.cache_command][0])
+    try:
+        return int(module.main(args))
+    except (CacheError, ValueError) as error:  # ValueError: a setting or an argument that is not allowed
+        raise CacheCommandFailed(f"{args.cache_command}: {error}") from error
