@@ -8,6 +8,8 @@ PORT ?= 8080
 HTTP_PORT ?= 8000
 GRPC_PORT ?= 8001
 STORE ?= .store
+# The key that signs what is published; instances trust its public half, $(SIGNING_KEY).pub.
+SIGNING_KEY ?= $(STORE).keys/publisher.pem
 ONCE ?=
 # make publish: the file that declares the model, and its version (a number by default). make test: more for pytest.
 MODEL ?=
@@ -37,7 +39,7 @@ help: ## list the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  run and publish take PORT, HTTP_PORT, GRPC_PORT, STORE, ONCE=1, MODEL, VERSION; install takes PYTHON."
+	@echo "  run and publish take PORT, HTTP_PORT, GRPC_PORT, STORE, SIGNING_KEY, ONCE=1, MODEL, VERSION; install takes PYTHON."
 
 install: .venv/.installed ## make the virtual environment in .venv, from requirements.lock
 	$(if $(filter install,$(MAKECMDGOALS)),@echo "install: .venv is up to date")
@@ -53,7 +55,9 @@ run: install ## publish the examples, start an instance and the functions, send 
 
 publish: install ## publish one model: make publish MODEL=examples/embed/model.py [STORE=...] [VERSION=...]
 	@test -n "$(MODEL)" || { echo "say which: make publish MODEL=examples/embed/model.py" >&2; exit 2; }
-	@exec $(PYTHON_BIN)/warmpool publish $(MODEL) --store $(STORE) $(if $(VERSION),--version $(VERSION))
+	@test -f $(SIGNING_KEY) || $(PYTHON_BIN)/warmpool cache keygen $(SIGNING_KEY)
+	@exec $(PYTHON_BIN)/warmpool publish $(MODEL) --store $(STORE) --signing-key $(SIGNING_KEY) \
+	  $(if $(VERSION),--version $(VERSION))
 
 test: install ## run the tests (ARGS="-k name -x" goes to pytest)
 	@exec $(PYTHON_BIN)/python -m pytest $(ARGS)

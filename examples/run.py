@@ -1,6 +1,7 @@
 """`make run`: from an empty folder to answered requests.
 
-1. Check the ports, train digits if that was never done, publish the three models (the second time nothing compiles).
+1. Check the ports, train digits and make a signing key if that was never done, publish the three models (the second
+   time nothing compiles).
 2. Start an instance of the pool and the functions, and wait until both are ready.
 3. Ask real questions through the functions, check each answer, and show where it ran.
 4. Show the instance's cold start as a waterfall, and stay up until Ctrl-C or SIGTERM; with ONCE=1 end here.
@@ -39,6 +40,11 @@ class Options:
     store: str
     models: tuple[str, ...]
     once: bool
+
+    @property
+    def signing_key(self) -> Path:
+        """The publisher's key, beside the store and not in it."""
+        return Path(f"{self.store}.keys", "publisher.pem")
 
     @property
     def instance_url(self) -> str:
@@ -94,17 +100,22 @@ def prepare(options: Options) -> None:
     if "digits" in options.models and not checkpoint().exists():
         say("Training digits, once")
         run("training", [sys.executable, "-m", "examples.digits.train"])
+    if not options.signing_key.exists():
+        say("Making a key that signs what is published")
+        run("making a key", [WARMPOOL, "cache", "keygen", str(options.signing_key)])
     for name in options.models:
         say(f"Publishing {name}")
         path = str(Path("examples") / name / "model.py")
-        run(f"publishing {name}", [WARMPOOL, "publish", path, "--store", options.store])
+        signed = ["--signing-key", str(options.signing_key)]
+        run(f"publishing {name}", [WARMPOOL, "publish", path, "--store", options.store, *signed])
 
 
 def serve(options: Options, stack: ExitStack) -> tuple[Child, Child]:
     """Start the instance and the functions, which end with `stack`, the functions first; return when both are ready."""
     say("Starting an instance and the functions")
     ports = ["--host", HOST, "--port", str(options.http_port), "--grpc-port", str(options.grpc_port)]
-    command = [WARMPOOL, "serve", "--store", options.store, *ports]
+    trusted = ["--trusted-keys", f"{options.signing_key}.pub"]  # an instance needs no more than the public half
+    command = [WARMPOOL, "serve", "--store", options.store, *trusted, *ports]
     instance = stack.enter_context(running("the instance", command))
     environment = {"WARMPOOL_URLS": options.instance_url}
     # The functions' spans go to the instance, so that a trace shows the whole way of a request.
