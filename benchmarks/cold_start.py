@@ -2,8 +2,10 @@
 
 Each round has fresh processes: ours (both times), and of each peer one that is asked for one exact shape and one that
 is told to warm the same buckets before it listens. The targets are against the peer that serves the same Flax function;
-one that was written again without flax stands beside it. One round before the first fills what a second start finds
-(bytecode, page cache, the peer's compilation cache); it is kept in the raw results and counted nowhere.
+one that was written again without flax stands beside it. So does a bare process that only loads and runs the same
+executables: how near ours is to what XLA and this machine's cores allow. One round before the first fills what a
+second start finds (bytecode, page cache, the peer's compilation cache); it is kept in the raw results and counted
+nowhere.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from typing import Any
 import msgspec
 
 from benchmarks import spans
+from benchmarks.bare_start import BareStart, BareTimes
 from benchmarks.connection import STATUS_BACKOFF_S, Response, ask_once, http_request, poll
 from benchmarks.figures import Figure, Report, Target, ratios
 from benchmarks.questions import Question, sentence
 from benchmarks.server import Server, peer, warmpool
 from benchmarks.status import STATUS, all_warm, primary_lane
 from benchmarks.stores import Folders, buckets_of, model_in
+from cache.executable import Runtime
 
 START_S_MAX = 180.0
 BUCKETS_MIN = 12
@@ -40,11 +44,13 @@ class Round:
     load_average: float
     ours_first_s: float
     ours_all_s: float
+    bare_all_s: float
     flax_first_s: float
     flax_all_s: float
     plain_first_s: float
     plain_all_s: float
     ours_served: dict[str, Any]
+    bare: BareTimes
     peer_compiles: tuple[dict[str, int], ...]
     trace: list[spans.Span] = field(repr=False)
 
@@ -57,17 +63,23 @@ class ColdStart:
     store: Path
     question: Question
     buckets: list[tuple[int, int]]
+    bare: BareStart
 
     @classmethod
     def prepare(cls, folders: Folders) -> ColdStart:
         store = folders.store("embed", "benchmarks/twelve.py")
         buckets = [(batch, seq) for batch, seq in buckets_of(model_in(store, "embed"))]
         assert len(buckets) >= BUCKETS_MIN, buckets
-        return cls(folders, store, sentence(), buckets)
+        question = sentence()
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA's informational lines
+        bare = BareStart.prepare(folders.root / "bare", store, question, Runtime.open("jaxlib").fingerprint())
+        assert len(bare.buckets) == len(buckets), bare.buckets
+        return cls(folders, store, question, buckets, bare)
 
     def round(self) -> Round:
         load_average = os.getloadavg()[0]
         first_s, all_s, served, trace = self.ours()
+        bare = self.bare.run()
         flax_first_s, first = self.peer("flax")
         flax_all_s, second = self.peer("flax", self.buckets)
         plain_first_s, third = self.peer("plain")
@@ -76,11 +88,13 @@ class ColdStart:
             load_average=load_average,
             ours_first_s=first_s,
             ours_all_s=all_s,
+            bare_all_s=bare.warm_s,
             flax_first_s=flax_first_s,
             flax_all_s=flax_all_s,
             plain_first_s=plain_first_s,
             plain_all_s=plain_all_s,
             ours_served=served,
+            bare=bare,
             peer_compiles=(first, second, third, fourth),
             trace=trace,
         )
@@ -127,7 +141,8 @@ def run(folders: Folders, rounds: int, say: Say) -> Report:
         measured.append(one)
         say(
             f"cold start {number}/{rounds}: first answer {one.ours_first_s:.3f} s, peer {one.flax_first_s:.3f} s; "
-            f"{len(cold_start.buckets)} buckets {one.ours_all_s:.3f} s, peer {one.flax_all_s:.3f} s"
+            f"{len(cold_start.buckets)} buckets {one.ours_all_s:.3f} s, peer {one.flax_all_s:.3f} s, "
+            f"a bare process {one.bare_all_s:.3f} s"
         )
     raw = {"buckets": cold_start.buckets, "before": asdict(before), "rounds": [asdict(one) for one in measured]}
     return Report("cold start, embed, warm caches", figures_of(measured, len(cold_start.buckets)), raw)
@@ -151,6 +166,12 @@ def figures_of(measured: Sequence[Round], bucket_count: int) -> list[Figure]:
         Figure(f"{every}, FastAPI + jit, without flax", "s", tuple(column("plain_all_s"))),
         ratios(f"{every}, peer over warmpool", column("flax_all_s"), column("ours_all_s"), Target("at least", 5)),
         ratios(f"{every}, peer without flax over warmpool", column("plain_all_s"), column("ours_all_s")),
+        Figure(
+            "a bare process that loads and runs the same twelve, and does nothing else",
+            "s",
+            tuple(column("bare_all_s")),
+        ),
+        ratios(f"{every}, warmpool over the bare process", column("ours_all_s"), column("bare_all_s")),
         Figure(
             "leaf spans of the cold start over its wall time",
             "",
