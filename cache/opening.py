@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from cache.audit import Audit, acting
 from cache.local_store import LocalStore
 from cache.settings import URIS, StoreSettings
 from cache.signed_store import SignedStore
@@ -36,7 +38,8 @@ def open_store(settings: StoreSettings) -> SignedStore:
             "or --allow-unsigned to take what nobody signed"
         )
     trust = Trust.of(keys, unsigned=settings.allow_unsigned, distrusted=_ids(settings.distrusted_keys))
-    return SignedStore(raw_store(settings.store), trust, signer)
+    audit = Audit(settings.audit_log, acting(os.environ))
+    return SignedStore(raw_store(settings.store), trust, signer, audit=audit)
 
 
 def raw_store(uri: str) -> Store:

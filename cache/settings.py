@@ -21,3 +21,5 @@ class StoreSettings:
     """Take what nobody trusted has signed, too. Whoever can write to the store can then run code here."""
     signing_key: str = ""
     """Private key (PEM file) that signs what is stored; its public half is trusted."""
+    audit_log: str = ""
+    """File that says, a line of JSON each, what was published, promoted, loaded and refused; "-" standard output."""

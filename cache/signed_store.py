@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cache import artifact
+from cache.audit import Audit
 from cache.document import seal, unseal
 from cache.errors import Untrusted
 from cache.signing import KEY_ID_BYTES, Signer, Trust
@@ -28,12 +29,24 @@ class SignedStore:
         inner: Where it all lies.
         trust: Whose signatures count.
         signer: Signs what is put; None where nothing signed is put, or unsigned things are allowed.
+        bottom: The store as it lies there, below encryption, for who moves objects without reading them.
+        audit: Is told here what was refused, and by whoever holds this store what else is done to it.
     """
 
-    def __init__(self, inner: Store, trust: Trust, signer: Signer | None = None) -> None:
+    def __init__(
+        self,
+        inner: Store,
+        trust: Trust,
+        signer: Signer | None = None,
+        bottom: Store | None = None,
+        *,
+        audit: Audit | None = None,
+    ) -> None:
         self.inner = inner
+        self.bottom = bottom or inner
         self.trust = trust
         self.signer = signer
+        self.audit = audit or Audit()
 
     def __repr__(self) -> str:
         return f"SignedStore({self.inner!r})"
@@ -55,10 +68,14 @@ class SignedStore:
         data = self.inner.get(path, bytes_max=bytes_max)
         if bytes_max is not None:  # a look at the start of it, which nothing is decided by
             return data
-        if _is_document(path):
-            return unseal(path, data, self.trust)
-        if _is_artifact(path):
-            artifact.verify(repr(path), data, self.trust)
+        try:
+            if _is_document(path):
+                return unseal(path, data, self.trust)
+            if _is_artifact(path):
+                artifact.verify(repr(path), data, self.trust)
+        except Untrusted as error:
+            self.audit.record("refuse", path=path, reason=error.reason)
+            raise
         return data
 
     def put(self, path: str, data: bytes) -> None:

@@ -79,6 +79,9 @@ def add_store_flags(parser: argparse.ArgumentParser) -> None:
         const=True,
         help="take what nobody trusted has signed: whoever can write to the store can then run code here",
     )
+    parser.add_argument(
+        "--audit-log", metavar="FILE", help="where what is done to the store is told, - for standard output"
+    )
 
 
 def read_settings[S: StoreSettings](kind: type[S], flags: Mapping[str, Any], environment: Mapping[str, str]) -> S:

@@ -14,6 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.audit import LINE_BYTES_MAX, Audit, acting
+from cache.document import seal
+from cache.errors import Untrusted
+from cache.local_store import LocalStore
+from cache.opening import open_store
+from cache.settings import StoreSettings
+from cache.signing import Signer
 
 WHO = "ada@build-7"
 
@@ -49,7 +55,13 @@ def test_a_whole_second_still_has_its_milliseconds(tmp_path):
 
 _WRITER = """
 import sys
-from cache.audit import Audit
+from cache.audit import LINE_BYTES_MAX, Audit, acting
+from cache.document import seal
+from cache.errors import Untrusted
+from cache.local_store import LocalStore
+from cache.opening import open_store
+from cache.settings import StoreSettings
+from cache.signing import Signer
 audit = Audit(sys.argv[1], sys.argv[2])
 sys.stdin.read()
 for number in range(200):
@@ -64,6 +76,7 @@ def test_processes_that_share_a_file_do_not_tear_each_others_lines(tmp_path):
         for number in range(4)
     ]
     for writer in writers:
+        assert writer.stdin
         writer.stdin.close()  # all begin when all are there
     assert [writer.wait(60) for writer in writers] == [0] * 4
     found = lines(file)
@@ -144,7 +157,13 @@ def test_half_a_line_costs_no_other(tmp_path, caplog):
     file = tmp_path / "log"
     code = """
 import resource, signal, sys
-from cache.audit import Audit
+from cache.audit import LINE_BYTES_MAX, Audit, acting
+from cache.document import seal
+from cache.errors import Untrusted
+from cache.local_store import LocalStore
+from cache.opening import open_store
+from cache.settings import StoreSettings
+from cache.signing import Signer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 audit = Audit(sys.argv[1], "me")
 audit.record("load", key="1")
@@ -179,3 +198,16 @@ def test_on_cloud_run_the_revision_acts_elsewhere_a_user_on_a_host():
     user, _, host = acting({}).partition("@")
     assert user
     assert host == os.uname().nodename
+
+
+def test_a_store_tells_its_log_what_it_refused(tmp_path):
+    log_file = tmp_path / "log"
+    signer = Signer.generate()
+    LocalStore(tmp_path / "store").put("models/m/serving.json", seal("models/m/serving.json", b"{}\n", signer))
+    trusted = Signer.generate().write(tmp_path / "key")
+    store = open_store(StoreSettings(store=str(tmp_path / "store"), trusted_keys=str(trusted), audit_log=str(log_file)))
+    with pytest.raises(Untrusted):
+        store.get("models/m/serving.json")
+    (line,) = lines(log_file)
+    assert (line["event"], line["path"], line["who"]) == ("refuse", "models/m/serving.json", acting(os.environ))
+    assert line["reason"] == f"it is signed by the key {signer.key_id[:16]}, which is not trusted here"
