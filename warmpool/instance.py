@@ -15,6 +15,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cache import audit
 from cache.errors import CacheError
 from cache.fingerprint import Fingerprint
 from cache.signed_store import SignedStore
@@ -27,6 +28,7 @@ from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, plan_loads
+from warmpool.manifest import bucket_name
 from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
@@ -196,8 +198,12 @@ class Instance:
         self._check_filled(lane)
         self.batcher.changed()
 
-    def progressed(self, lane: LaneProxy, what: str, stages: list[messages.Stage]) -> None:
-        self._starts[lane.name].add(f"{lane.name} lane: {what}", stages)
+    def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:
+        title = what
+        if isinstance(what, Loadable):
+            title = what.title
+            self.store.audit.record("load", **_audited(lane, what))
+        self._starts[lane.name].add(f"{lane.name} lane: {title}", stages)
         self._check_ready(lane)
         self._check_filled(lane)
         self.batcher.changed()
@@ -206,6 +212,7 @@ class Instance:
         log.error(
             "executable cannot be made warm", extra={"lane": lane.name, "executable": loadable.title, "reason": reason}
         )
+        self.store.audit.record("refuse", **(_audited(lane, loadable) | {"reason": reason}))
         self._check_ready(lane)
         self._check_filled(lane)
         self.batcher.changed()
@@ -241,7 +248,9 @@ class Instance:
                 self._weights_identities[model.key] = await asyncio.to_thread(verify_weights, model)
             except (CacheError, OSError) as error:
                 log.exception("model cannot be served", extra={"model": name})
-                catalog.problems[name] = str(error) if isinstance(error, CacheError) else "its weights cannot be read"
+                problem = str(error) if isinstance(error, CacheError) else "its weights cannot be read"
+                catalog.problems[name] = problem
+                self.store.audit.record("refuse", model=name, version=model.manifest.version, reason=problem)
                 del catalog.models[name]
                 self.batcher.withdraw(model.methods.values(), f"model {name!r} cannot be served; see /v1/status")
         self.cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
@@ -303,6 +312,18 @@ class Instance:
     def _forkable_ns(self, lane: LaneProxy) -> int:
         """From when on the lane's start waited for nothing but the fork itself."""
         return max(lane.started_ns, self._zygote.ready_ns)
+
+
+def _audited(lane: LaneProxy, loadable: Loadable) -> audit.Fields:
+    method = loadable.method
+    return {
+        "model": method.model,
+        "version": method.version,
+        "method": method.name,
+        "bucket": bucket_name(loadable.candidate.bucket),
+        "lane": lane.name,
+        "key": loadable.message.key,
+    }
 
 
 def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, Any]:

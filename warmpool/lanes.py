@@ -44,8 +44,8 @@ class Watcher(Protocol):
     def hello(self, lane: LaneProxy, fingerprint: dict[str, str], stages: list[messages.Stage]) -> None:
         """The lane has a client of this fingerprint; it waits for `LaneProxy.load`."""
 
-    def progressed(self, lane: LaneProxy, what: str, stages: list[messages.Stage]) -> None:
-        """The lane mapped weights or warmed an executable; it may now take batches that it could not before."""
+    def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:
+        """The lane warmed an executable, or mapped weights; it may now take batches that it could not before."""
 
     def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
         """An executable cannot be made warm."""
@@ -240,7 +240,7 @@ class LaneProxy:
                 loadable = self.load_plan.loadables[message.executable]
                 self.warm[loadable.method].append(loadable.candidate)
                 self.warm_count += 1
-                self._watcher.progressed(self, loadable.title, message.stages)
+                self._watcher.progressed(self, loadable, message.stages)
             case messages.Mapped():
                 if message.reason:
                     log.error("weights cannot be mapped", extra={"version": message.version, "reason": message.reason})

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from cache.audit import Fields
 from cache.errors import Damaged, Foreign, NotStored, Untrusted
+from cache.fingerprint import Fingerprint
+from cache.signed_store import SignedStore
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.errors import PublishError
@@ -49,14 +52,23 @@ def put_programs(store: Store, draft: Draft) -> None:
                 store.put(path, program.stored)
 
 
-def put_version(store: Store, draft: Draft, targets: Sequence[tuple[str, Target]]) -> None:
+def put_version(store: SignedStore, draft: Draft, targets: Sequence[tuple[str, Target]]) -> None:
     """Store weights and targets, then the manifest, which makes the version visible, then that it is served."""
     manifest = draft.manifest
     _put_weights(store, draft)
-    for path, target in targets:
-        _put(store, path, encode(target))
-    _put(store, stored.manifest_path(manifest.model, manifest.version), encode(manifest))
-    _put(store, stored.serving_path(manifest.model), encode(Serving(stable=manifest.version)))
+    new = [target for path, target in targets if _put(store, path, encode(target))]
+    if _put(store, stored.manifest_path(manifest.model, manifest.version), encode(manifest)):
+        new = [target for _, target in targets]
+    said: Fields = {
+        "model": manifest.model,
+        "version": manifest.version,
+        "key_id": store.signer.key_id if store.signer else "",
+    }
+    for target in new:
+        store.audit.record("publish", **(said | {"fingerprint": Fingerprint(target.fingerprint).digest}))
+    before = _served(store, manifest.model)
+    if _put(store, stored.serving_path(manifest.model), encode(Serving(stable=manifest.version))):
+        store.audit.record("promote", **(said | {"before": before}))
 
 
 def _put_weights(store: Store, draft: Draft) -> None:
@@ -70,11 +82,20 @@ def _put_weights(store: Store, draft: Draft) -> None:
     store.put_file(path, draft.weights_file)
 
 
-def _put(store: Store, path: str, data: bytes) -> None:
-    """Store unless the same is there."""
+def _served(store: Store, model: str) -> str:
+    """The version that is served now, "" if there is none that could be."""
+    try:
+        return msgspec.json.decode(store.get(stored.serving_path(model)), type=Serving).stable
+    except (NotStored, Damaged, Untrusted, msgspec.MsgspecError):
+        return ""
+
+
+def _put(store: Store, path: str, data: bytes) -> bool:
+    """Store unless the same is there; whether it was not."""
     try:
         if store.get(path) == data:
-            return
+            return False
     except (NotStored, Damaged, Untrusted):
         pass
     store.put(path, data)
+    return True
