@@ -16,7 +16,7 @@ from cache import artifact
 from cache.audit import Audit
 from cache.document import seal, unseal
 from cache.errors import Untrusted
-from cache.signing import KEY_ID_BYTES, Signer, Trust
+from cache.signing import KEY_ID_BYTES, SHOWN_DIGITS, Signer, Trust
 from cache.store import Entry, Store
 
 DISTRUSTED = "distrusted"  # folder of the ids of keys that no instance of the fleet trusts any more
@@ -117,8 +117,12 @@ class SignedStore:
         if self.signer is None:
             if not self.trust.unsigned:
                 raise Untrusted(repr(path), "it cannot be stored unsigned: give a signing key")
-            return data
-        return artifact.sign(repr(path), data, self.signer) if _is_artifact(path) else seal(path, data, self.signer)
+        elif self.signer.key_id in self.trust.distrusted:
+            shown = self.signer.key_id[:SHOWN_DIGITS]
+            raise Untrusted(repr(path), f"it cannot be stored: the key {shown}, which would sign it, is distrusted")
+        if _is_document(path):
+            return seal(path, data, self.signer)
+        return artifact.sign(repr(path), data, self.signer) if self.signer else data
 
 
 def _is_document(path: str) -> bool:

@@ -119,12 +119,16 @@ class ProofSpec(Record, frozen=True, kw_only=True):
 
 
 class Target(Record, frozen=True, kw_only=True):
-    """What one kind of machine has for a version."""
+    """What one kind of machine has for a version.
+
+    `references` are keys of executables that serve nothing: new weights of the same programs are proved with them.
+    """
 
     format: int = FORMAT
     fingerprint: dict[str, str]
     executables: tuple[ExecutableSpec, ...]
     proofs: tuple[ProofSpec, ...]
+    references: tuple[str, ...] = ()
 
 
 class Serving(Record, frozen=True, kw_only=True):

@@ -1,0 +1,79 @@
+"""What was found to be wrong is set aside, not destroyed: it can be looked at, and put back if that was a mistake.
+
+An object moves to `quarantine/<when>-<random>/<its path>`, with `reason.json` beside it. The copy is whole before the
+original goes; killed between the two, the original is still there and is found again. It only goes if it is still the
+one that was looked at, so that a good one which took its place meanwhile stays (but for weights, which are too large to
+be compared).
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+
+from cache.errors import NotStored
+from cache.store import Store
+
+FOLDER = "quarantine"
+_REASON = "reason.json"
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """One quarantined object: the path it had, the key that its name was, why, when (RFC 3339), and where it is now."""
+
+    path: str
+    key: str
+    reason: str
+    when: str
+    kept_at: str
+
+
+def quarantine(store: Store, path: str, reason: str) -> Kept | None:
+    """Set an object aside; None if it is gone already, or another one took its place.
+
+    Args:
+        store: The store as it lies there, below signatures and encryption.
+        path: Of the object.
+        reason: What is wrong with it.
+    """
+    try:
+        generation = None if path.startswith("weights/") else store.get_versioned(path)[1]
+        now = datetime.now(UTC)
+        place = f"{FOLDER}/{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        kept = Kept(
+            path=path,
+            key=path.rpartition("/")[2],
+            reason=reason,
+            when=now.isoformat(timespec="milliseconds"),
+            kept_at=f"{place}/{path}",
+        )
+        store.put_file(kept.kept_at, store.local_path(path))
+    except NotStored:
+        return None
+    store.put(f"{place}/{_REASON}", msgspec.json.encode(kept))
+    if generation is None:
+        store.delete(path)
+    elif not store.delete_if(path, generation):
+        return None
+    store.discard(path)
+    return kept
+
+
+def quarantined(store: Store) -> list[Kept]:
+    """Everything that is set aside, the oldest first."""
+    found = []
+    for place in store.names(FOLDER):
+        with suppress(NotStored, msgspec.MsgspecError):  # killed before the reason was there: the original still is
+            found.append(msgspec.json.decode(store.get(f"{FOLDER}/{place}/{_REASON}"), type=Kept))
+    return found
+
+
+def restore(store: Store, kept: Kept) -> None:
+    """Put an object back where it was."""
+    store.put_file(kept.path, store.local_path(kept.kept_at))
+    place = kept.kept_at.removesuffix(f"/{kept.path}")
+    store.delete(kept.kept_at)
+    store.delete(f"{place}/{_REASON}")

@@ -1,0 +1,52 @@
+"""`warmpool cache distrust KEY_ID`: from now on nobody who uses the store trusts a key; `--undo` takes that back.
+
+The store only names the key. Instances take that over when they start and while they run, so nothing has to be
+deployed; what the key signed is refused, and set aside by `warmpool cache verify`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import UTC, datetime
+
+import msgspec
+
+from cache.audit import Audit
+from cache.signed_store import DISTRUSTED
+from cache.signing import KEY_ID_BYTES
+from warmpool.cache_commands.opened import opened, store_settings
+from warmpool.settings import add_store_flags
+
+_KEY_ID = re.compile(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_store_flags(parser)
+    parser.add_argument("key_id", metavar="KEY_ID", type=_key_id, help="64 hex digits, as `cache keygen` prints them")
+    parser.add_argument("--reason", default="", help="why, for people who read it later")
+    parser.add_argument("--undo", action="store_true", help="trust the key again")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Name the key in the store, or no more."""
+    store = opened(args)
+    path = f"{DISTRUSTED}/{args.key_id}"
+    if args.undo:
+        store.delete(path)
+    else:
+        since = datetime.now(UTC).isoformat(timespec="milliseconds")
+        store.put(path, msgspec.json.encode({"since": since, "reason": args.reason}))
+    reason = f"undone: {args.reason}" if args.undo else args.reason
+    Audit(store_settings(args).audit_log).record("distrust", key_id=args.key_id, reason=reason)
+    result = {"key_id": args.key_id, "distrusted": not args.undo}
+    told = f"{args.key_id} is {'trusted again where its public half is' if args.undo else 'distrusted by everyone'}"
+    print(msgspec.json.encode(result).decode() if args.json else told)
+    return 0
+
+
+def _key_id(text: str) -> str:
+    if not _KEY_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {2 * KEY_ID_BYTES} hex digits")
+    return text

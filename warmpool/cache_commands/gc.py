@@ -1,0 +1,129 @@
+"""`warmpool cache gc`: remove what no manifest needs, and what only kinds of machine need that are not about any more.
+
+Versions never go by themselves: as long as a manifest is there, its weights and programs are needed. A target, and the
+executables that it alone names, goes when no machine of its kind was seen and nobody published for it for a while. What
+is younger than a day stays, for it may belong to a publish under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from cache.sightings import sightings
+from cache.signed_store import SignedStore
+from cache.store import Entry
+from cache.sweep import GRACE_S, Swept, sweep
+from warmpool.cache_commands.opened import opened, shown_bytes
+from warmpool.settings import add_store_flags
+from warmpool.survey import Survey, survey
+
+DAY_S = 24 * 3600.0
+KEEP_DAYS = 90.0
+_KEPT_FOLDERS = ("distrusted", "fingerprints")  # small, and say what else may go
+_AGED_FOLDERS = ("failures", "jax-cache", "leases", "quarantine", "wanted")  # go by age alone
+
+
+class Unreadable(ValueError):
+    """A manifest cannot be read, so what it needs is not known."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_store_flags(parser)
+    parser.add_argument("--dry-run", action="store_true", help="list what would go, with its bytes; remove nothing")
+    parser.add_argument(
+        "--keep-days",
+        type=_days,
+        default=KEEP_DAYS,
+        metavar="N",
+        help="how long executables stay for a kind of machine that nobody sees; quarantined objects too (%(default)g)",
+    )
+    parser.add_argument(
+        "--grace-hours",
+        type=_hours,
+        default=GRACE_S / 3600,
+        metavar="N",
+        help="what is younger stays in any case (%(default)g)",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Sweep. Raises Unreadable, and removes nothing, where a manifest cannot be read."""
+    store = opened(args)
+    found = survey(store)
+    if found.problems:
+        path, problem = next(iter(found.problems.items()))
+        raise Unreadable(f"{path} cannot be read ({problem}), so what it needs is not known; nothing was removed")
+    swept = collect(store, found, keep_s=args.keep_days * DAY_S, grace_s=args.grace_hours * 3600, dry_run=args.dry_run)
+    result = {
+        "dry_run": args.dry_run,
+        "removed": [{"path": entry.path, "bytes": entry.size_bytes} for entry in swept.removed],
+        "removed_bytes": swept.removed_bytes,
+        "kept": swept.kept,
+        "kept_bytes": swept.kept_bytes,
+    }
+    if args.json:
+        print(msgspec.json.encode(result).decode())
+    else:
+        _show(result, swept)
+    return 0
+
+
+def collect(store: SignedStore, found: Survey, *, keep_s: float, grace_s: float, dry_run: bool) -> Swept:
+    """Remove what nobody needs."""
+    needed = _needed(store, found, keep_s)
+
+    def needless(entry: Entry, age_s: float) -> bool:
+        folder = entry.path.partition("/")[0]
+        if folder in _KEPT_FOLDERS:
+            return False
+        return age_s > keep_s if folder in _AGED_FOLDERS else entry.path not in needed
+
+    return sweep(store.bottom, needless, grace_s=grace_s, dry_run=dry_run)
+
+
+def _needed(store: SignedStore, found: Survey, keep_s: float) -> set[str]:
+    """Paths that a manifest needs, for every kind of machine that is still about."""
+    oldest_s = time.time() - keep_s
+    seen_s = {digest: one.seen_s for digest, one in sightings(store).items()}
+    written_s = {entry.path: entry.modified_s for entry in store.entries("models")}
+    needed: set[str] = set()
+    for version in found.versions:
+        needed.update(version.paths())
+        for digest in version.targets:
+            paths = list(version.target_paths(digest))
+            if max(seen_s.get(digest, 0.0), written_s.get(paths[0], 0.0)) >= oldest_s:
+                needed.update(paths)
+    return needed
+
+
+def _days(text: str) -> float:
+    return _at_least_zero(text, "a number of days, 0 or more")
+
+
+def _hours(text: str) -> float:
+    return _at_least_zero(text, "a number of hours, 0 or more")
+
+
+def _at_least_zero(text: str, allowed: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {allowed}")
+    return number
+
+
+def _show(result: dict[str, Any], swept: Swept) -> None:
+    for entry in swept.removed:
+        print(f"{'would remove' if result['dry_run'] else 'removed'} {entry.path}, {shown_bytes(entry.size_bytes)}")
+    folders = Counter(entry.path.partition("/")[0] for entry in swept.removed)
+    verb = "would be removed" if result["dry_run"] else "removed"
+    named = ", ".join(f"{count} of {name}" for name, count in sorted(folders.items())) or "nothing"
+    print(f"{named} {verb}, {shown_bytes(swept.removed_bytes)}; {swept.kept} stay, {shown_bytes(swept.kept_bytes)}")
