@@ -13,7 +13,7 @@ CONTRACTS = {
     contract["id"]: contract
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
-FOLDERS = ("cache", "functions", "warmpool", "warmpool/publishing")
+FOLDERS = ("cache", "functions", "warmpool", "warmpool/cache_commands", "warmpool/publishing")
 
 
 def files(folder: str) -> set[str]:
