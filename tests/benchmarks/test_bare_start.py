@@ -12,8 +12,11 @@ import pytest
 
 from benchmarks.bare_start import CODE, BareStart
 from benchmarks.questions import Question, WrongAnswer
+from benchmarks.stores import signing_key
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
+from cache.signed_store import SignedStore
+from cache.signing import Signer, Trust
 from tests.tiny import publish_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +26,11 @@ Y = np.array([[32, 20, 3]], np.float32)
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fingerprint]:
-    folder = tmp_path_factory.mktemp("published")
-    return folder, publish_tiny(LocalStore(folder), methods=("predict",))
+    folder = tmp_path_factory.mktemp("published") / "store"
+    signer = Signer.generate()
+    signer.write(signing_key(folder))
+    store = SignedStore(LocalStore(folder), Trust.of([signer.public]), signer)
+    return folder, publish_tiny(store, methods=("predict",))
 
 
 @pytest.fixture
