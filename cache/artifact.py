@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from cache.errors import Damaged, Foreign
+from cache.errors import Damaged, Foreign, Untrusted
 from cache.ingredients import differences
 from cache.signing import KEY_ID_BYTES, SIGNATURE_BYTES, Signature, Signer, Trust
 
@@ -35,6 +35,7 @@ _LENGTHS = struct.Struct("<8sQQ")
 _DIGEST_BYTES = 32
 _TRAILER_BYTES = {1: _DIGEST_BYTES, 2: _DIGEST_BYTES + KEY_ID_BYTES + SIGNATURE_BYTES}
 _UNSIGNED = bytes(KEY_ID_BYTES + SIGNATURE_BYTES)
+_NO_ROOM = "its format is 1, which has no room for a signature: publish it again"
 
 Kind = Literal["executable", "program", "jax-cache"]
 
@@ -74,17 +75,24 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def pack(header: Header, payload: bytes, signer: Signer | None = None) -> bytes:
-    """The bytes of an artifact."""
+    """The bytes of an artifact. Raises ValueError for a header that no reader would take."""
     encoded = msgspec.json.encode(header, order="deterministic")
+    if len(encoded) > HEADER_BYTES_MAX:
+        raise ValueError(f"the header has {len(encoded)} bytes, at most {HEADER_BYTES_MAX} are allowed")
     body = b"".join((_LENGTHS.pack(MAGIC, len(encoded), len(payload)), encoded, payload))
     return body + _trailer(hashlib.sha256(body).digest(), signer)
 
 
 def sign(what: str, data: bytes, signer: Signer) -> bytes:
-    """The same artifact, signed by another key. Raises Damaged if it is not whole or of an older format."""
+    """The same artifact, signed by another key.
+
+    Raises:
+        Damaged: it is not whole, or of format 1.
+        Foreign: it is of a format that this release does not know.
+    """
     version, _, _ = _layout(what, data)
-    if version != MAGIC[-1]:
-        raise Damaged(what, f"its format is {version}, which has no room for a signature: publish it again")
+    if version == 1:
+        raise Damaged(what, _NO_ROOM)
     body_bytes = len(data) - _TRAILER_BYTES[version]
     return data[:body_bytes] + _trailer(_checked_digest(what, data, body_bytes), signer)
 
@@ -98,7 +106,7 @@ def verify(what: str, data: bytes, trust: Trust) -> str | None:
         Foreign: it is of a format that this release does not know.
     """
     version, _, _ = _layout(what, data)
-    signature = _check(what, data, len(data) - _TRAILER_BYTES[version], trust)
+    signature = _check(what, data, version, trust)
     return signature.signed_by if signature else None
 
 
@@ -116,19 +124,18 @@ def unpack(
     Raises:
         Damaged: the bytes are not those of a whole artifact.
         Untrusted: it is whole, but nobody who is trusted has signed it.
-        Foreign: it is whole, but of another key or made of other ingredients.
+        Foreign: it is whole, but of another key or made of other ingredients; or of a format that is not known.
     """
     what = f"artifact {key[:16]}"
     version, header_bytes, _ = _layout(what, data)
-    body_bytes = len(data) - _TRAILER_BYTES[version]
-    _check(what, data, body_bytes, trust)
+    _check(what, data, version, trust)
     view = memoryview(data)
     header = _header(what, view[_LENGTHS.size : _LENGTHS.size + header_bytes])
     if header.key != key:
         raise Foreign(what, {"key": (key, header.key)})
     if ingredients is not None and (differ := differences(ingredients, header.ingredients)):
         raise Foreign(what, differ)
-    return header, view[_LENGTHS.size + header_bytes : body_bytes]
+    return header, view[_LENGTHS.size + header_bytes : -_TRAILER_BYTES[version]]
 
 
 def peek(what: str, start: bytes) -> Header:
@@ -136,6 +143,7 @@ def peek(what: str, start: bytes) -> Header:
 
     Raises:
         Damaged: it is none, or not all of it is there (`HEADER_BYTES_MAX` and 24 bytes always suffice).
+        Foreign: it is of a format that this release does not know.
     """
     _, header_bytes, _ = _lengths(what, start)
     if _LENGTHS.size + header_bytes > len(start):
@@ -165,9 +173,12 @@ def _layout(what: str, data: bytes) -> tuple[int, int, int]:
     return version, header_bytes, payload_bytes
 
 
-def _check(what: str, data: bytes, body_bytes: int, trust: Trust) -> Signature | None:
+def _check(what: str, data: bytes, version: int, trust: Trust) -> Signature | None:
     """The signature that it bears, once digest and signature are found to be right."""
+    body_bytes = len(data) - _TRAILER_BYTES[version]
     digest = _checked_digest(what, data, body_bytes)
+    if version == 1 and not trust.unsigned:
+        raise Untrusted(what, _NO_ROOM)
     signature = _signature(data, body_bytes)
     trust.check(what, "artifact", digest, signature)
     return signature
