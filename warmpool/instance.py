@@ -33,6 +33,7 @@ from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
 from warmpool.tracing import Traces
+from warmpool.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from cache.executable import Mode
@@ -59,9 +60,11 @@ class Instance:
         self.batcher = Batcher(settings.queue_rows_max, self._batch_finished)
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
+        self.upkeep = Upkeep(store, self.lanes)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started)
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
+        self._fingerprints: dict[str, Fingerprint] = {}
         self._weights_verified = False
         self._weights_identities: dict[str, str] = {}
 
@@ -83,13 +86,19 @@ class Instance:
         self.cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
         primary_mode: Mode = "jax" if self._preload == "jax" else "jaxlib"
         arena_bytes = self.dataplane.catalog.arena_bytes
-        self.lanes = [
+        self.lanes[:] = [
             LaneProxy("primary", primary_mode, self._zygote, arena_bytes, self.store.trust, self),
             LaneProxy("cpu", "jaxlib", self._zygote, arena_bytes, self.store.trust, self),
         ]
         self.batcher.lanes = self.lanes
         self.lanes[0].start()
         await self._verify_weights()
+
+    async def tend(self) -> None:
+        """Care for the store until cancelled; begins when the start is over."""
+        await self.settled.wait()
+        if fingerprint := self._fingerprints.get("primary"):
+            await self.upkeep.run(fingerprint)
 
     async def stop(self) -> None:
         """End lanes and zygote; what still waits gets its answer first."""
@@ -151,6 +160,7 @@ class Instance:
                 }
                 for name, model in self.dataplane.catalog.models.items()
             },
+            "store": {"trouble": self.upkeep.store_trouble, "quarantined": self.upkeep.quarantined},
             "lanes": [_lane_status(lane, answer) for lane, answer in zip(self.lanes, answers, strict=True)],
             "rows_waiting": self.batcher.rows_waiting,
         }
@@ -192,13 +202,18 @@ class Instance:
             verified=self._weights_identities,
             ladder_only=lane is not self.lanes[0],
         )
+        self._fingerprints[lane.name] = Fingerprint(fingerprint)
         lane.load(plan)
+        if lane.cold_reasons:
+            self.upkeep.notice()
         start.add(f"{lane.name} lane", [messages.Stage("plan", plan_ns, time.time_ns())])
         self._check_ready(lane)
         self._check_filled(lane)
         self.batcher.changed()
 
     def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:
+        if lane.name not in self._starts:  # what was cold is warm after all
+            self._starts[lane.name] = ColdStart(f"{lane.name} lane repair", stages[0].start_ns)
         title = what
         if isinstance(what, Loadable):
             title = what.title
@@ -213,6 +228,7 @@ class Instance:
             "executable cannot be made warm", extra={"lane": lane.name, "executable": loadable.title, "reason": reason}
         )
         self.store.audit.record("refuse", **(_audited(lane, loadable) | {"reason": reason}))
+        self.upkeep.notice()
         self._check_ready(lane)
         self._check_filled(lane)
         self.batcher.changed()

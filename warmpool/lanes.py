@@ -13,8 +13,10 @@ import signal
 import socket
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
 
 from cache.signing import Trust
@@ -76,6 +78,7 @@ class LaneProxy:
         self.started_ns = 0
         self.batches_run = 0
         self.cold_reasons: dict[int, str] = {}
+        self.warmed = asyncio.Event()
         self._trust = trust
         self._zygote = zygote
         self._watcher = watcher
@@ -137,6 +140,28 @@ class LaneProxy:
         self.cold_reasons = self._loads.begin(plan)
         self.state = "loading"
         self._load_more()
+
+    def kills(self, key: str) -> bool:
+        """Whether lanes died while they loaded the executable, so that it is not tried any more."""
+        return self._loads.kills(key)
+
+    def retry(self, number: int, file: Path) -> None:
+        """Load an executable that is cold now, from a file that has another one under its key."""
+        assert self.load_plan is not None
+        loadable = self.load_plan.loadables[number]
+        del self.cold_reasons[number]
+        self._loads.add(
+            msgspec.structs.replace(loadable.message, artifact_path=os.fspath(file)), minimum=loadable.minimum
+        )
+        self.state = "loading"
+        self._load_more()
+
+    def replace(self, trust: Trust) -> None:
+        """Put a process with this trust in the place of the one that runs. `warmed` is set once it has tried all."""
+        self._trust = trust
+        self.warmed.clear()
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         """Whether the lane holds, or may come to hold, an executable that covers the need."""
@@ -255,6 +280,7 @@ class LaneProxy:
             self._send(work)
         if self.loaded and self.state == "loading":
             self.state = "warm"
+            self.warmed.set()
             self._early_deaths = 0
 
     def _send(self, message: messages.FromFront) -> None:
@@ -283,6 +309,7 @@ class LaneProxy:
         self.warm.clear()
         self.warm_count = 0
         self.cold_reasons.clear()
+        self.warmed.clear()
         self._loads.died()
         self._answered(None)
         batch, self.batch = self.batch, None

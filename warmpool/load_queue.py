@@ -35,7 +35,7 @@ class LoadQueue:
         """Start over with a plan; why some of its executables will not be tried, by number."""
         refused = dict(plan.absent)
         for number, loadable in plan.loadables.items():
-            if self._deaths[loadable.message.key] >= DEATHS_MAX:
+            if self.kills(loadable.message.key):
                 refused[number] = f"lanes died {DEATHS_MAX} times while they loaded it"
         self._work = deque(
             work for work in plan.work if not (isinstance(work, messages.Load) and work.executable in refused)
@@ -45,6 +45,17 @@ class LoadQueue:
             number for number, loadable in plan.loadables.items() if loadable.minimum and number not in refused
         }
         return refused
+
+    def add(self, load: messages.Load, *, minimum: bool) -> None:
+        """Load one executable more, which may have killed lanes as long as it was another one."""
+        del self._deaths[load.key]
+        if minimum:
+            self._minimum.add(load.executable)
+        self._work.append(load)
+
+    def kills(self, key: str) -> bool:
+        """Whether lanes have died of it so often that it is not tried any more."""
+        return self._deaths[key] >= DEATHS_MAX
 
     def take(self) -> list[Work]:
         """What to send to the lane now."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -83,6 +83,11 @@ class _Gauges(Collector):
             "warmpool_ready", "1 while every model's minimum set is warm.", not self._instance.unready_reasons()
         )
         yield _gauge("warmpool_rows_waiting", "Rows in the queues.", self._instance.batcher.rows_waiting)
+        upkeep = self._instance.upkeep
+        yield _gauge("warmpool_store_trouble", "1 while the store cannot be used.", bool(upkeep.store_trouble))
+        yield CounterMetricFamily(
+            "warmpool_quarantined", "Executables that this instance set aside.", value=upkeep.quarantined
+        )
         warm = GaugeMetricFamily("warmpool_lane_executables_warm", "Warm executables of a lane.", labels=["lane"])
         busy = GaugeMetricFamily("warmpool_lane_busy", "1 while a lane runs a batch.", labels=["lane"])
         restarts = GaugeMetricFamily("warmpool_lane_restarts", "Times that a lane was started again.", labels=["lane"])

@@ -37,6 +37,7 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with asyncio.TaskGroup() as group:
         coming_up = group.create_task(_come_up(instance))
+        tending = group.create_task(instance.tend())
         server = await asyncio.to_thread(_http_server, instance)
         serving = group.create_task(server.serve(sockets=[http_socket]))
         await stopping.wait()
@@ -46,6 +47,7 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
         if coming_up.done() and (grpc_server := coming_up.result()) is not None:
             await grpc_server.stop(instance.settings.drain_s_max)
         coming_up.cancel()
+        tending.cancel()
         await serving
         await instance.stop()
 
