@@ -17,7 +17,15 @@ _SEAL = b'{"signed_by":'
 
 
 def seal(path: str, body: bytes, signer: Signer | None) -> bytes:
-    """The bytes to store under a path. The body ends with a newline."""
+    """The bytes to store under a path.
+
+    Raises:
+        ValueError: The body is not lines of text, or its last line could be taken for a signature.
+    """
+    if body and not body.endswith(b"\n"):
+        raise ValueError(f"document {path!r}: it has to end with a newline")
+    if body.startswith(_SEAL, _last_line(body)):
+        raise ValueError(f"document {path!r}: its last line begins like a signature, with {_SEAL.decode()}")
     if signer is None:
         return body
     return body + msgspec.json.encode(signer.sign("document", _digest(path, body))) + b"\n"
@@ -30,7 +38,7 @@ def unseal(path: str, data: bytes, trust: Trust) -> bytes:
         Damaged: The line of its signature cannot be read.
         Untrusted: Nobody who is trusted has signed it, for this path.
     """
-    start = data.rfind(b"\n", 0, -1) + 1
+    start = _last_line(data)
     if not data.startswith(_SEAL, start):
         trust.check(repr(path), "document", _digest(path, data), None)
         return data
@@ -41,6 +49,11 @@ def unseal(path: str, data: bytes, trust: Trust) -> bytes:
         raise Damaged(repr(path), f"its signature cannot be read: {error}") from error
     trust.check(repr(path), "document", _digest(path, body), signature)
     return body
+
+
+def _last_line(data: bytes) -> int:
+    """Where it begins."""
+    return data.rfind(b"\n", 0, -1) + 1
 
 
 def _digest(path: str, body: bytes) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,24 +60,31 @@ class Signer:
 
         key = _parsed(path, lambda pem: load_pem_private_key(pem, password=None), "private")
         if not isinstance(key, Ed25519PrivateKey):
-            raise KeyFileError(f"signing key {path}: it is no Ed25519 key; make one with `warmpool cache keygen`")
+            raise KeyFileError(f"private key {path}: it is no Ed25519 key; make one with `warmpool cache keygen`")
         return cls(key)
 
     def write(self, path: Path) -> Path:
-        """Write the private key to a new file that only its owner reads, and the public one beside it, as path.pub."""
+        """Write the private key to a new file that only its owner reads, and the public one beside it, as path.pub.
+
+        Raises:
+            KeyFileError: One of the two exists, or cannot be written; neither is left behind then.
+        """
         from cryptography.hazmat.primitives import serialization as forms
 
         pem = self._key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
         public = self._key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
         beside = path.with_name(f"{path.name}.pub")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(pem)
-            beside.write_bytes(public)
-        except OSError as error:
-            raise KeyFileError(f"signing key {path}: it cannot be written ({error.strerror})") from error
+        with ExitStack() as undo:
+            for file, content, mode in ((path, pem, 0o600), (beside, public, 0o644)):
+                try:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+                    undo.callback(file.unlink)
+                    with os.fdopen(descriptor, "wb") as stream:
+                        stream.write(content)
+                except OSError as error:
+                    raise KeyFileError(f"key file {file}: it cannot be written ({error.strerror})") from error
+            undo.pop_all()
         return beside
 
     def sign(self, domain: str, digest: bytes) -> Signature:
@@ -149,24 +157,35 @@ def read_public_keys(places: Iterable[Path]) -> list[bytes]:
 
     keys = []
     for place in places:
-        files = sorted(place.glob("*.pub")) if place.is_dir() else [place]
-        if not files:
-            raise KeyFileError(f"trusted keys: the folder {place} holds no *.pub file")
-        for file in files:
+        for file in _key_files(place):
             key = _parsed(file, load_pem_public_key, "public")
             if not isinstance(key, Ed25519PublicKey):
-                raise KeyFileError(f"trusted key {file}: it is no Ed25519 key")
+                raise KeyFileError(f"public key {file}: it is no Ed25519 key; make one with `warmpool cache keygen`")
             keys.append(key.public_bytes_raw())
     return keys
 
 
+def _key_files(place: Path) -> list[Path]:
+    if not os.path.isdir(place):  # noqa: PTH112  # before Python 3.14 pathlib raises where this says no
+        return [place]
+    if not (files := sorted(place.glob("*.pub"))):
+        raise KeyFileError(f"public keys: the folder {place} holds no *.pub file")
+    return files
+
+
 def _parsed(path: Path, parse: Callable[[bytes], object], half: str) -> object:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     try:
         return parse(path.read_bytes())
     except OSError as error:
         raise KeyFileError(f"{half} key {path}: it cannot be read ({error.strerror})") from error
-    except (ValueError, TypeError) as error:  # TypeError: it is encrypted
-        raise KeyFileError(f"{half} key {path}: it is no PEM file of an unencrypted {half} key") from error
+    except UnsupportedAlgorithm as error:
+        raise KeyFileError(f"{half} key {path}: it is no Ed25519 key; make one with `warmpool cache keygen`") from error
+    except TypeError as error:
+        raise KeyFileError(f"{half} key {path}: it is encrypted; give it as a PEM file without a password") from error
+    except ValueError as error:
+        raise KeyFileError(f"{half} key {path}: it is no PEM file of a {half} key") from error
 
 
 def _message(domain: str, digest: bytes) -> bytes:

@@ -40,10 +40,16 @@ TRAILER_BYTES = 32 + SIGNATURE_BYTES
 HEADER_BYTES = len(WHOLE) - PREFIX_BYTES - len(PAYLOAD) - TRAILER_BYTES
 
 
-def refused(data, **wanted):
+def accepted(data, *, key=KEY, trust=TRUST, ingredients=None):
+    """Header and payload."""
+    header, payload = unpack(data, key=key, trust=trust, ingredients=ingredients)
+    return header, bytes(payload)
+
+
+def refused(data, *, key=KEY, trust=TRUST, ingredients=None):
     """How it was refused; fails if it was accepted."""
     with pytest.raises((Damaged, Foreign, Untrusted)) as caught:
-        unpack(data, **{"key": KEY, "trust": TRUST} | wanted)
+        unpack(data, key=key, trust=trust, ingredients=ingredients)
     return caught.value
 
 
@@ -99,7 +105,7 @@ def test_what_is_packed_is_unpacked(key, ingredients, kind, calling, payload, si
     header = Header(key=key, ingredients=ingredients, kind=kind, calling=calling)
     data = pack(header, payload, signer)
     trust = TRUST if signer else ANYONE
-    assert unpack(data, key=key, trust=trust, ingredients=ingredients) == (header, payload)
+    assert accepted(data, key=key, trust=trust, ingredients=ingredients) == (header, payload)
     assert peek("it", data) == header
     assert verify("it", data, trust) == (signer.key_id if signer else None)
 
@@ -118,7 +124,7 @@ def test_the_layout_is_the_documented_one():
 def test_what_need_not_be_said_has_its_default():
     plain = Header(key=KEY, ingredients={})
     said = by_hand(b'{"key": "%b", "ingredients": {}}' % KEY.encode())
-    assert unpack(said, key=KEY, trust=TRUST) == (plain, PAYLOAD)
+    assert accepted(said) == (plain, PAYLOAD)
     assert (plain.kind, plain.calling) == ("executable", None)
 
 
@@ -275,7 +281,7 @@ def test_a_header_of_exactly_a_mebibyte_is_read_and_one_byte_more_is_not_written
     empty_bytes = len(msgspec.json.encode(Header(key=KEY, ingredients={"a": ""})))
     longest = Header(key=KEY, ingredients={"a": "x" * (HEADER_BYTES_MAX - empty_bytes)})
     data = pack(longest, PAYLOAD, SIGNER)
-    assert unpack(data, key=KEY, trust=TRUST) == (longest, PAYLOAD)
+    assert accepted(data) == (longest, PAYLOAD)
     assert peek("it", data[: HEADER_BYTES_MAX + PREFIX_BYTES]) == longest
     with pytest.raises(ValueError, match="the header has 1048577 bytes, at most 1048576 are allowed"):
         pack(Header(key=KEY, ingredients={"a": longest.ingredients["a"] + "x"}), PAYLOAD, SIGNER)
@@ -301,8 +307,8 @@ def test_another_format_is_foreign_and_both_are_named_whatever_is_done_with_it(v
 
 def test_the_first_format_is_read_where_unsigned_artifacts_are():
     expected = (Header(key=KEY, ingredients=INGREDIENTS), PAYLOAD)
-    assert unpack(old(), key=KEY, trust=ANYONE, ingredients=INGREDIENTS) == expected
-    assert unpack(old(), key=KEY, trust=Trust.of([SIGNER.public], unsigned=True)) == expected
+    assert accepted(old(), trust=ANYONE, ingredients=INGREDIENTS) == expected
+    assert accepted(old(), trust=Trust.of([SIGNER.public], unsigned=True)) == expected
     assert verify("it", old(), ANYONE) is None
     assert peek("it", old()) == expected[0]
 
@@ -369,7 +375,7 @@ def test_who_signed_is_told_and_trusted_keys_count_alike():
 def test_what_nobody_signed_is_refused_where_signatures_are_required():
     assert_untrusted(UNSIGNED, TRUST, "it is not signed")
     assert_untrusted(UNSIGNED, Trust(), "it is not signed")
-    assert unpack(UNSIGNED, key=KEY, trust=ANYONE) == (HEADER, PAYLOAD)
+    assert accepted(UNSIGNED, trust=ANYONE) == (HEADER, PAYLOAD)
 
 
 def test_a_key_that_is_not_trusted_here_is_named():
@@ -379,7 +385,7 @@ def test_a_key_that_is_not_trusted_here_is_named():
 
 
 def test_a_key_that_is_trusted_no_more_does_not_count_for_what_it_signed_before():
-    assert unpack(WHOLE, key=KEY, trust=TRUST) == (HEADER, PAYLOAD)
+    assert accepted(WHOLE) == (HEADER, PAYLOAD)
     assert_untrusted(WHOLE, Trust.of([OTHER.public]), SIGNER.key_id[:16], "not trusted here")
 
 
