@@ -18,17 +18,17 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.artifact import Header, TensorType, unpack
+from cache.artifact import Calling, Header, TensorType, unpack
 from cache.document import unseal
 from cache.errors import CacheError, Damaged, Foreign
 from cache.executable import Buffer, Executable, Runtime
-from cache.ingredients import digest_ingredients
+from cache.ingredients import differences, digest_ingredients
 from cache.signing import Trust
 from warmpool import messages
 from warmpool.arena import Arena, Region, regions
@@ -38,6 +38,14 @@ from warmpool.weights import digest_file, file_identity, map_weights
 
 LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_REASON_CHARACTERS_MAX = 4000  # what an artifact says of itself may be longer than a datagram
+
+
+class _Weights(NamedTuple):
+    """A version's weights on the device."""
+
+    buffers: list[Buffer]
+    types: tuple[TensorType, ...]
 
 
 class _Warm:
@@ -62,7 +70,7 @@ class Lane:
         self.arena = arena
         self.channel = channel
         self.warm: dict[int, _Warm] = {}
-        self.weights: dict[str, Future[list[Buffer]]] = {}
+        self.weights: dict[str, Future[_Weights]] = {}
         self._loads: queue.SimpleQueue[messages.Load | messages.Weights] = queue.SimpleQueue()
 
     def serve(self, stages: list[messages.Stage]) -> None:
@@ -113,11 +121,12 @@ class Lane:
                 if message.verified not in {"", file_identity(file)} and digest_file(file) != spec.digest:
                     raise Damaged(f"weights of {message.version}", "they changed since they were verified")
                 buffers = [self.runtime.put(array) for array in map_weights(file, spec)]
-        except (CacheError, OSError, ValueError) as error:
+        except (CacheError, OSError, ValueError, TypeError) as error:  # TypeError: a dtype that there is not
             reason = f"its weights cannot be mapped: {_reason(error)}"
             self.weights[message.version].set_exception(CacheError(reason))
             return messages.Mapped(version=message.version, stages=stages, reason=reason)
-        self.weights[message.version].set_result(buffers)
+        types = tuple(TensorType(one.dtype, one.shape) for one in spec.tensors)
+        self.weights[message.version].set_result(_Weights(buffers, types))
         return messages.Mapped(version=message.version, stages=stages)
 
     def _manifest(self, message: messages.Weights) -> Manifest:
@@ -130,11 +139,12 @@ class Lane:
         try:
             with _staged(stages, "fetch"):
                 data = Path(load.artifact_path).read_bytes()
+            weights = self.weights[load.version].result()
             with _staged(stages, "verify"):
-                payload = self._verified(data, load)
+                payload = self._verified(data, load, weights.types)
             with _staged(stages, "load"):
                 executable = self.runtime.load(payload)
-            warm = _Warm(executable, self.weights[load.version].result(), load)
+            warm = _Warm(executable, weights.buffers, load)
             with _staged(stages, "first run"):
                 self._first_run(warm)
         except (CacheError, OSError) as error:
@@ -142,19 +152,21 @@ class Lane:
         self.warm[load.executable] = warm
         return messages.Warm(executable=load.executable, stages=stages)
 
-    def _verified(self, data: bytes, load: messages.Load) -> memoryview:
-        """The payload, if the artifact is whole, trusted, has this key, and was made for this lane's fingerprint."""
+    def _verified(self, data: bytes, load: messages.Load, weights: tuple[TensorType, ...]) -> memoryview:
+        """The payload, if the artifact is whole, trusted, and made for this lane's fingerprint, key and tensors."""
         key = load.key
         header, payload = unpack(data, key=key, trust=self.trust)
+        if header.kind != "executable":
+            raise Foreign(f"artifact {key[:16]}", {"kind": ("executable", header.kind)})
         prefix = "fingerprint."
         made_for = {
             name.removeprefix(prefix): value for name, value in header.ingredients.items() if name.startswith(prefix)
         }
-        if differences := self.fingerprint.differences(made_for):
-            raise Foreign(f"artifact {key[:16]}", differences)
+        if differ := self.fingerprint.differences(made_for):
+            raise Foreign(f"artifact {key[:16]}", differ)
         if (made_of := digest_ingredients(header.ingredients)) != key:
             raise Foreign(f"artifact {key[:16]}", {"key": (key, made_of)})
-        _check_calling(header, load)
+        _check_calling(header, load, weights)
         return payload
 
     def _first_run(self, warm: _Warm) -> None:
@@ -188,24 +200,34 @@ def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int
     os._exit(0)  # the loader may be inside XLA, which does not take part in an orderly exit
 
 
-def _check_calling(header: Header, load: messages.Load) -> None:
-    """Raise Foreign unless the executable takes and gives what the manifest says. Format 1 does not say."""
-    calling = header.calling
-    if calling is None:
+def _check_calling(header: Header, load: messages.Load, weights: tuple[TensorType, ...]) -> None:
+    """Raise Foreign unless the executable is called as a lane calls it: with everything that the manifest says.
+
+    It must not take over the memory of an argument either: weights are everybody's. Format 1 says nothing of all this.
+    """
+    if header.calling is None:
         return
-    inputs = calling.arguments[len(calling.arguments) - len(load.inputs) :]  # behind the weights
-    for name, wanted, found in (("inputs", load.inputs, inputs), ("outputs", load.outputs, calling.results)):
-        if tuple(TensorType(*one) for one in wanted) != found:
-            shown = [f"{dtype}{list(shape)}" for dtype, shape in wanted]
-            raise Foreign(
-                f"artifact {load.key[:16]}",
-                {name: (" ".join(shown), " ".join(f"{one.dtype}{list(one.shape)}" for one in found))},
-            )
+    arguments = (*weights, *(TensorType(*one) for one in load.inputs))
+    results = tuple(TensorType(*one) for one in load.outputs)
+    wanted = Calling(arguments=arguments, results=results, kept=tuple(range(len(arguments))))
+    if differ := differences(_told(wanted), _told(header.calling)):
+        raise Foreign(f"artifact {load.key[:16]}", differ)
+
+
+def _told(calling: Calling) -> dict[str, str]:
+    """A calling convention by named parts, as differences are told by."""
+    tensors = {"argument": calling.arguments, "result": calling.results}
+    return {
+        f"{role} {index}": f"{one.dtype}{list(one.shape)}"
+        for role, types in tensors.items()
+        for index, one in enumerate(types)
+    } | {name: str(getattr(calling, name)) for name in ("kept", "donated", "devices")}
 
 
 def _reason(error: Exception) -> str:
-    """What may be told of an error: the system's own text names paths."""
-    return error.strerror or "it cannot be read" if isinstance(error, OSError) else str(error)
+    """What may be told of an error, of bounded length: the system's own text names paths."""
+    text = error.strerror or "it cannot be read" if isinstance(error, OSError) else str(error)
+    return text if len(text) <= _REASON_CHARACTERS_MAX else text[: _REASON_CHARACTERS_MAX - 1] + "…"
 
 
 def _zeros(region: Region) -> NDArray[Any]:
