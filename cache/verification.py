@@ -47,9 +47,11 @@ def check(store: SignedStore, path: str) -> Checked:
             case "models":
                 _document(store, path)
     except Untrusted as error:
-        return Checked(str(error), untrusted=True)
-    except (Damaged, Foreign) as error:
-        return Checked(str(error))
+        return Checked(f"it is not trusted: {error.reason}", untrusted=True)
+    except Damaged as error:
+        return Checked(f"it is damaged: {error.reason}")
+    except Foreign as error:
+        return Checked(f"it was made for something else ({error.shown})")
     return Checked()
 
 

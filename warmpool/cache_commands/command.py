@@ -11,6 +11,7 @@ from warmpool.errors import WarmpoolError
 COMMANDS = {
     "ls": ("warmpool.cache_commands.ls", "list what a store holds"),
     "verify": ("warmpool.cache_commands.verify", "read everything, set aside what is damaged, ask for it again"),
+    "fill": ("warmpool.cache_commands.fill", "compile what published versions lack on this kind of machine"),
     "gc": ("warmpool.cache_commands.gc", "remove what nothing needs"),
     "distrust": ("warmpool.cache_commands.distrust", "make nobody trust a key any more"),
     "keygen": ("warmpool.cache_commands.keygen", "make a key pair that signs what is published"),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from warmpool.model import Dim, Model, misdeclared
 
@@ -36,6 +37,17 @@ class Bucket:
         return math.prod(self.sizes.values())
 
 
+class Sized(Protocol):
+    """A named dimension, as declared or as a manifest has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    @property
+    def batch(self) -> bool: ...
+
+
 def plan(model: Model, method: str) -> tuple[Bucket, ...]:
     """The buckets of a method in load order: the minimum set, then by size.
 
@@ -44,6 +56,11 @@ def plan(model: Model, method: str) -> tuple[Bucket, ...]:
     """
     dims = model.method_dims(method)
     _check_count(model, method, dims)
+    return buckets_over(dims)
+
+
+def buckets_over(dims: Sequence[Sized]) -> tuple[Bucket, ...]:
+    """Every combination of the sizes of these dimensions, in load order."""
     largest = {dim.name: dim.sizes[-1] for dim in dims}
     minimum = largest | {dim.name: dim.sizes[0] for dim in dims if dim.batch}
     found = []
@@ -54,8 +71,13 @@ def plan(model: Model, method: str) -> tuple[Bucket, ...]:
 
 
 def plan_all(model: Model) -> tuple[tuple[str, Bucket], ...]:
-    """The buckets of every method in load order: all minimum sets first, so that no method waits for another's rest."""
-    planned = [(method, bucket) for method in model.methods for bucket in plan(model, method)]
+    """The buckets of every method in load order."""
+    return in_load_order({method: plan(model, method) for method in model.methods})
+
+
+def in_load_order(plans: Mapping[str, Sequence[Bucket]]) -> tuple[tuple[str, Bucket], ...]:
+    """Method and bucket of several plans: all minimum sets first, so that no method waits for another's rest."""
+    planned = [(method, bucket) for method, buckets in plans.items() for bucket in buckets]
     return tuple(sorted(planned, key=lambda entry: _load_order(entry[1])))
 
 

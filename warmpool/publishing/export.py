@@ -30,6 +30,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 ANY_BUCKET = "*"
 
 Sizes = Mapping[str, int]
+Author = Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,15 @@ class Exported:
         programs: By bucket name; the one entry "*" where dimensions are symbolic.
         notes: What its author should know: symbolic dimensions refused, platforms left out.
         program_at: Makes the program for any sizes up to the largest, for references at exact shapes.
-        author: The author's own function under `jax.jit` on the CPU of this process, not exported, on its own weights.
+        author: The author's own function under `jax.jit` on the CPU of this process, not exported, on its own weights;
+            None where there is but the program, which was compared with it when it was published first.
     """
 
     spec: MethodSpec
     programs: dict[str, Program]
     notes: tuple[str, ...]
     program_at: Callable[[Sizes], Program] = field(repr=False)
-    author: Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]] = field(repr=False)
+    author: Author | None = field(repr=False)
 
 
 def export_method(

@@ -19,6 +19,7 @@ from warmpool.errors import ProofFailed
 from warmpool.manifest import ExecutableSpec, ProofSpec, bucket_name
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.draft import Draft
+from warmpool.publishing.export import Author
 from warmpool.publishing.machines import Children, Machine
 from warmpool.publishing.program import Program
 from warmpool.publishing.progress import Progress
@@ -126,8 +127,9 @@ class Jobs:
                 ):
                     smallest[entry.method] = (entry, point)
         for method, (entry, point) in smallest.items():
-            reference = self._begin_reference(executor, entry, point)
-            self._authors[method] = executor.submit(self._run_author, method, point, reference)
+            if author := self._draft.exported[method].author:
+                reference = self._begin_reference(executor, entry, point)
+                self._authors[method] = executor.submit(self._run_author, method, author, point, reference)
 
     def _begin_reference(self, executor: Executor, entry: Entry, point: dict[str, int]) -> Future[Path]:
         identity = (entry.method, bucket_name(point))
@@ -222,11 +224,11 @@ class Jobs:
         self.edges.append((edge, artifact))
         return outputs
 
-    def _run_author(self, method: str, point: dict[str, int], reference: Future[Path]) -> None:
+    def _run_author(self, method: str, author: Author, point: dict[str, int], reference: Future[Path]) -> None:
         """Compare a reference, which is the exported program, with the author's function that it was exported from."""
         references = References({bucket_name(point): str(reference.result())}, self._draft.manifest.methods[method])
         with self._slots.shared():
-            failure = unfaithful(self._draft.subject(method), point, self._draft.exported[method].author, references.of)
+            failure = unfaithful(self._draft.subject(method), point, author, references.of)
         if failure:
             raise ProofFailed(f"model {self._draft.manifest.model!r}, method {method!r}: {failure}")
         self._progress.step(f"compared the function {method} with its program")

@@ -1,0 +1,111 @@
+"""`warmpool cache fill`: compile and prove here what published versions lack on this kind of machine.
+
+Everything comes out of the store, no author's code runs. It is what makes a store ready for a new jaxlib or another
+kind of machine before any instance on it gets traffic, and what makes again what was set aside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from cache.errors import CacheError
+from cache.signed_store import SignedStore
+from cache.wanted import settle, wanted
+from warmpool.cache_commands.opened import opened
+from warmpool.errors import PublishError
+from warmpool.manifest import encode
+from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
+from warmpool.publishing.progress import Progress, shown_on
+from warmpool.publishing.stored_draft import stored_draft
+from warmpool.publishing.target import Made, TargetMaker
+from warmpool.settings import add_store_flags
+from warmpool.survey import Published, survey
+
+
+class Filled(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done for one version on one kind of machine; `problem` says why it was not, "" if it was."""
+
+    model: str
+    version: str
+    platform: str
+    fingerprint: str
+    executables: int = 0
+    compiled: int = 0
+    problem: str = ""
+
+
+class NoSuchVersion(ValueError):
+    """What was asked for is not published."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_store_flags(parser)
+    parser.add_argument("models", nargs="*", metavar="MODEL[@VERSION]", help="which; by default every stable version")
+    parser.add_argument("--platform", choices=CHOICES, default="auto", help="what to compile for beside the CPU")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Fill; 0 when nothing is missing any more, 1 if something could not be made."""
+    store = opened(args)
+    versions = _chosen(survey(store).versions, args.models)
+    start_s = time.monotonic()
+    with shown_on(sys.stderr) as progress, Children(Limits()) as children:
+        machines = children.machines(args.platform)
+        filled = [_fill(store, version, machine, children, progress) for version in versions for machine in machines]
+    seconds = round(time.monotonic() - start_s, 3)
+    if args.json:
+        print(msgspec.json.encode({"filled": filled, "wanted": wanted(store), "seconds": seconds}).decode())
+    else:
+        for one in filled:
+            done = one.problem or f"{one.executables} executables, {one.compiled} of them compiled now"
+            print(f"{one.model}/{one.version} for {one.platform} ({one.fingerprint}): {done}")
+    return 1 if any(one.problem for one in filled) else 0
+
+
+def _chosen(versions: list[Published], names: list[str]) -> list[Published]:
+    if not names:
+        return [version for version in versions if version.stable]
+    found = []
+    for name in names:
+        model, _, wanted_version = name.partition("@")
+        of_model = [version for version in versions if version.manifest.model == model]
+        matching = [
+            version
+            for version in of_model
+            if (version.manifest.version == wanted_version if wanted_version else version.stable)
+        ]
+        if not matching:
+            there = (
+                ", ".join(f"{one.manifest.model}@{one.manifest.version}" for one in of_model or versions) or "nothing"
+            )
+            raise NoSuchVersion(f"{name!r} is not published; there is {there}")
+        found += matching
+    return found
+
+
+def _fill(store: SignedStore, version: Published, machine: Machine, children: Children, progress: Progress) -> Filled:
+    manifest = version.manifest
+    digest = machine.fingerprint.digest
+    filled = Filled(model=manifest.model, version=manifest.version, platform=machine.platform, fingerprint=digest)
+    try:
+        with tempfile.TemporaryDirectory(prefix="warmpool-fill-") as scratch:
+            draft = stored_draft(store, manifest, Path(scratch))
+            made = TargetMaker(draft, machine, children, store, progress, visible=True).make()
+        _store(store, version, digest, made)
+    except (CacheError, PublishError) as error:
+        return msgspec.structs.replace(filled, problem=str(error))
+    return msgspec.structs.replace(filled, executables=len(made.target.executables), compiled=made.compiled)
+
+
+def _store(store: SignedStore, version: Published, digest: str, made: Made) -> None:
+    if version.targets.get(digest) != made.target:
+        store.put(made.path, encode(made.target))
+    for spec in made.target.executables:
+        settle(store, spec.key)
