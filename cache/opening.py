@@ -1,4 +1,4 @@
-"""From settings to an open store: where it lies, whom it trusts, who signs."""
+"""From settings to an open store: where it lies, how it is encrypted, whom it trusts, who signs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cache.audit import Audit, acting
+from cache.data_keys import read_keys
+from cache.encrypted_store import EncryptedStore
 from cache.local_store import LocalStore
 from cache.settings import URIS, StoreSettings
 from cache.signed_store import SignedStore
@@ -39,7 +41,9 @@ def open_store(settings: StoreSettings) -> SignedStore:
         )
     trust = Trust.of(keys, unsigned=settings.allow_unsigned, distrusted=_ids(settings.distrusted_keys))
     audit = Audit(settings.audit_log, acting(os.environ))
-    return SignedStore(raw_store(settings.store), trust, signer, audit=audit)
+    stored = raw_store(settings.store)
+    encrypted = EncryptedStore(stored, read_keys(settings.encryption_key))
+    return SignedStore(encrypted, trust, signer, stored, audit=audit)
 
 
 def raw_store(uri: str) -> Store:

@@ -21,5 +21,8 @@ class StoreSettings:
     """Take what nobody trusted has signed, too. Whoever can write to the store can then run code here."""
     signing_key: str = ""
     """Private key (PEM file) that signs what is stored; its public half is trusted."""
+    encryption_key: str = ""
+    """Key that weights, executables and programs are encrypted with: a file with 32 bytes, or
+    gcp-kms://projects/P/locations/L/keyRings/R/cryptoKeys/K. More, separated by commas, only decrypt."""
     audit_log: str = ""
     """File that says, a line of JSON each, what was published, promoted, loaded and refused; "-" standard output."""

@@ -80,6 +80,11 @@ def add_store_flags(parser: argparse.ArgumentParser) -> None:
         help="take what nobody trusted has signed: whoever can write to the store can then run code here",
     )
     parser.add_argument(
+        "--encryption-key",
+        metavar="KEY",
+        help="file (32 bytes) or gcp-kms://... that what is stored is encrypted with; more after commas only decrypt",
+    )
+    parser.add_argument(
         "--audit-log", metavar="FILE", help="where what is done to the store is told, - for standard output"
     )
 

@@ -14,7 +14,10 @@ COMMANDS = {
     "fill": ("warmpool.cache_commands.fill", "compile what published versions lack on this kind of machine"),
     "gc": ("warmpool.cache_commands.gc", "remove what nothing needs"),
     "distrust": ("warmpool.cache_commands.distrust", "make nobody trust a key any more"),
-    "keygen": ("warmpool.cache_commands.keygen", "make a key pair that signs what is published"),
+    "keygen": (
+        "warmpool.cache_commands.keygen",
+        "make a key pair that signs what is published, or a key that encrypts it",
+    ),
 }
 
 

@@ -1,0 +1,206 @@
+"""A store whose weights, executables and programs are encrypted on the way in, and decrypted on the way out.
+
+Decrypted files never touch a disk (but where the system swaps): they are memory of this process that has a name, sealed
+so that nobody can change it, and given out as /proc/<pid>/fd/<n>, which other processes of the same user can open and
+map. They go away with this process, and take a file descriptor and as much memory as their content each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from cache.data_keys import DataKeys
+from cache.encryption import CHUNK_BYTES, MAGIC, decrypt, encrypt, encrypted_bytes, is_envelope, prefix_bytes_max
+from cache.errors import StoreUnavailable
+from cache.store import Entry, Store
+
+log = logging.getLogger(__name__)
+
+_FOLDERS = ("weights/", "executables/", "programs/", "jax-cache/")
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class EncryptedStore:
+    """Around another store.
+
+    Args:
+        inner: Where it all lies.
+        keys: None: nothing is encrypted, and what is encrypted all the same cannot be read.
+
+    Attributes:
+        unencrypted: How often something was read that should be encrypted and is not: it was stored before there was
+            a key. It is given all the same: what it is worth, a signature says.
+    """
+
+    def __init__(self, inner: Store, keys: DataKeys | None) -> None:
+        self.inner = inner
+        self.keys = keys
+        self.unencrypted = 0
+        self._lock = threading.Lock()
+        self._held: dict[str, int] = {}  # descriptors of decrypted files
+        weakref.finalize(self, _close_all, self._held)
+
+    def __repr__(self) -> str:
+        return f"EncryptedStore({self.inner!r}, {self.keys!r})"
+
+    def get(self, path: str, *, bytes_max: int | None = None) -> bytes:
+        """The object's content, or no more than the first `bytes_max`, of which no more is decrypted than is needed.
+
+        Raises:
+            Damaged: It was changed, or lay elsewhere.
+            StoreUnavailable: It is encrypted under a key that is not given here, or that cannot be asked: that is no
+                fault of the object, which whoever has the key can read.
+        """
+        if not _is_secret(path):
+            return self.inner.get(path, bytes_max=bytes_max)
+        stored = self.inner.get(path, bytes_max=None if bytes_max is None else prefix_bytes_max(bytes_max))
+        return self._content(path, stored, bytes_max)
+
+    def put(self, path: str, data: bytes) -> None:
+        self.inner.put(path, self._stored(path, data))
+        self._forget(path)
+
+    def put_file(self, path: str, source: Path) -> None:
+        if not _is_secret(path) or self.keys is None:
+            self.inner.put_file(path, source)
+        else:
+            key = self.keys.current()
+            with source.open("rb") as content, tempfile.NamedTemporaryFile(prefix="warmpool-encrypted-") as envelope:
+                envelope.writelines(encrypt(path, content, key))
+                envelope.flush()
+                self.inner.put_file(path, Path(envelope.name))
+        self._forget(path)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+        self._forget(path)
+
+    def names(self, folder: str) -> list[str]:
+        return self.inner.names(folder)
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """Every object below a folder, with its size as it is stored."""
+        return self.inner.entries(folder)
+
+    def local_path(self, path: str) -> Path:
+        """A local file with the content: decrypted in memory, the same one until it is discarded or replaced.
+
+        Raises:
+            Damaged, StoreUnavailable: As `get`; and this where the system has no such files to give.
+        """
+        if not _is_secret(path):
+            return self.inner.local_path(path)
+        with self._lock:
+            held = self._held.get(path)
+        if held is not None:
+            return _path_of(held)
+        file = self.inner.local_path(path)
+        with file.open("rb") as stream:
+            if not is_envelope(stream.read(len(MAGIC))):
+                self._note_unencrypted(path)
+                return file
+            stream.seek(0)
+            made = _in_memory(path, self._decrypted(path, stream))
+        with self._lock:
+            held = self._held.setdefault(path, made)
+        if held != made:  # another thread was faster
+            os.close(made)
+        return _path_of(held)
+
+    def discard(self, path: str) -> None:
+        self._forget(path)
+        self.inner.discard(path)
+
+    def get_versioned(self, path: str) -> tuple[bytes, str]:
+        stored, generation = self.inner.get_versioned(path)
+        return (self._content(path, stored, None) if _is_secret(path) else stored), generation
+
+    def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
+        new = self.inner.put_if(path, self._stored(path, data), generation)
+        self._forget(path)
+        return new
+
+    def delete_if(self, path: str, generation: str) -> bool:
+        deleted = self.inner.delete_if(path, generation)
+        self._forget(path)
+        return deleted
+
+    def _stored(self, path: str, data: bytes) -> bytes:
+        """What to store for a content."""
+        if not _is_secret(path) or self.keys is None:
+            return data
+        return encrypted_bytes(path, data, self.keys.current())
+
+    def _content(self, path: str, stored: bytes, bytes_max: int | None) -> bytes:
+        if not is_envelope(stored):
+            self._note_unencrypted(path)
+            return stored if bytes_max is None else stored[:bytes_max]
+        if bytes_max is None:
+            return b"".join(self._decrypted(path, io.BytesIO(stored)))
+        chunks = max(1, -(-bytes_max // CHUNK_BYTES))
+        return b"".join(self._decrypted(path, io.BytesIO(stored), chunks))[:bytes_max]
+
+    def _decrypted(self, path: str, envelope: BinaryIO, chunks_max: int | None = None) -> Iterator[bytes]:
+        if self.keys is None:
+            raise StoreUnavailable(f"{path!r} is encrypted: give the key as encryption_key")
+        limit = {} if chunks_max is None else {"chunks_max": chunks_max}
+        return decrypt(path, envelope, self.keys.secret, **limit)
+
+    def _note_unencrypted(self, path: str) -> None:
+        if self.keys is None:
+            return
+        self.unencrypted += 1
+        if self.unencrypted == 1:
+            log.warning("the store has unencrypted content from before it had a key", extra={"path": path})
+
+    def _forget(self, path: str) -> None:
+        with self._lock:
+            held = self._held.pop(path, None)
+        if held is not None:
+            os.close(held)
+
+
+def _is_secret(path: str) -> bool:
+    return path.startswith(_FOLDERS)
+
+
+def _in_memory(path: str, content: Iterator[bytes]) -> int:
+    """The descriptor of a sealed file in memory with this content."""
+    try:
+        descriptor = os.memfd_create("warmpool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, OSError) as error:
+        raise _no_memory_file(path, error) from error
+    try:
+        with open(descriptor, "wb", closefd=False) as stream:
+            stream.writelines(content)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        _path_of(descriptor).stat()
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, OSError):
+            raise _no_memory_file(path, error) from error
+        raise
+    return descriptor
+
+
+def _no_memory_file(path: str, error: Exception) -> StoreUnavailable:
+    reason = error.strerror if isinstance(error, OSError) else "the system has none"
+    return StoreUnavailable(f"{path!r} cannot be decrypted into a file in memory: {reason}")
+
+
+def _path_of(descriptor: int) -> Path:
+    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+
+
+def _close_all(held: dict[str, int]) -> None:
+    for descriptor in held.values():
+        os.close(descriptor)
