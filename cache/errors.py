@@ -7,6 +7,8 @@ CacheError
 ├── Foreign          whole, but made for another machine or program: look for another entry, or make one
 ├── Refused          XLA would not load or run it: treat it as damaged
 ├── CompileFailed    it was compiled and that failed: change the program or the machine, or ask for another try
+├── NotMadeYet       another process of the fleet is still making it: wait longer
+├── LeaseLost        another process does by now what this one held a lease for: both results are good
 └── StoreUnavailable the store cannot be read or written now: keep what is warm, try again later
 """
 
@@ -48,6 +50,7 @@ class Foreign(CacheError):
         shown = "; ".join(f"{name}: wanted {want!r}, found {got!r}" for name, (want, got) in differences.items())
         super().__init__(f"{what} was made for something else ({shown})")
         self.what = what
+        self.shown = shown
         self.differences = differences
 
 
@@ -62,6 +65,23 @@ class CompileFailed(CacheError):
         super().__init__(f"{what} failed to compile: {reason}")
         self.what = what
         self.reason = reason
+
+
+class NotMadeYet(CacheError):
+    """Another process of the fleet is still making an artifact."""
+
+    def __init__(self, what: str, holder: str, waited_s: float) -> None:
+        super().__init__(f"{what} is still being made by {holder or 'another process'} after {waited_s:g} s")
+        self.what = what
+        self.holder = holder
+
+
+class LeaseLost(CacheError):
+    """A lease is held by another process, or was removed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"lease {path!r} was lost: another process has it by now, or it was removed")
+        self.path = path
 
 
 class StoreUnavailable(CacheError):

@@ -1,0 +1,69 @@
+"""Compiles that failed: one small object a key, `failures/<key>`, so that a fleet does not fail at it one by one.
+
+A key holds the program and everything about the kind of machine, so another try gives the same error, unless it was one
+of a limit or of the machine itself: who asks for another try gets it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import UTC, datetime
+
+import msgspec
+
+from cache.errors import CompileFailed, NotStored
+from cache.lease import this_process
+from cache.store import Store
+
+log = logging.getLogger(__name__)
+
+FOLDER = "failures"
+REASON_CHARACTERS_MAX = 2000
+_RECORD_BYTES_MAX = 1 << 16
+_FOLDERS = re.compile(r"(?<![\w./:)>])/(?:[\w.+@~-]+/)+")  # of an absolute path, and of nothing else that has slashes
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What failed and how, when (RFC 3339), on which host and process, for which kind of machine (its digest or "")."""
+
+    key: str
+    what: str
+    reason: str
+    when: str
+    by: str
+    fingerprint: str
+
+    @classmethod
+    def now(cls, *, key: str, what: str, reason: str, fingerprint: str) -> Failure:
+        """One of this process."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(key=key, what=what, reason=reason, when=when, by=this_process(), fingerprint=fingerprint)
+
+
+def reason_of(error: Exception) -> str:
+    """An error's text for a record: no folders of this machine, at most 2000 characters."""
+    text = error.reason if isinstance(error, CompileFailed) else f"{type(error).__name__}: {error}"
+    return _FOLDERS.sub("", text)[:REASON_CHARACTERS_MAX]
+
+
+def record(store: Store, failure: Failure) -> None:
+    """Keep a failure, in place of an earlier one."""
+    store.put(f"{FOLDER}/{failure.key}", msgspec.json.encode(failure))
+
+
+def recorded(store: Store, key: str) -> Failure | None:
+    """The failure of a key. One that cannot be read is none: it costs a compile, and is then replaced."""
+    path = f"{FOLDER}/{key}"
+    try:
+        return msgspec.json.decode(store.get(path, bytes_max=_RECORD_BYTES_MAX), type=Failure)
+    except NotStored:
+        return None
+    except msgspec.MsgspecError as error:
+        log.warning("%s cannot be read, it is ignored: %s", path, error)
+        return None
+
+
+def forget(store: Store, key: str) -> None:
+    """Let the next one try it."""
+    store.delete(f"{FOLDER}/{key}")
