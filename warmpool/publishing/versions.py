@@ -77,7 +77,7 @@ def _put_weights(store: Store, draft: Draft) -> None:
     try:
         if digest_file(store.local_path(path)) == digest:
             return
-    except NotStored:
+    except (NotStored, Damaged):
         pass
     store.put_file(path, draft.weights_file)
 
