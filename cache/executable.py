@@ -1,11 +1,11 @@
-"""Executables in a live process: the one file that hands bytes to XLA and that uses private JAX interfaces.
+"""Executables in a live process: the one file that hands bytes to XLA. Private JAX interfaces are here or nowhere.
 
 A CPU lane needs nothing of jax itself: jaxlib's client loads and runs an executable, and a process that never imports
 jax starts in a fraction of the time and has no way to trace or compile. On other platforms jax registers the plugins,
 so there the client comes from `jax.devices()`; everything after that is the same.
 
-`tests/cache/test_executable.py` runs every private name used here against plain JAX, on both ends of the supported
-range.
+What concerns tensors and not executables is in `cache/devices.py`. `tests/cache/test_executable.py` runs every private
+name that the two use against plain JAX, on both ends of the supported range.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from cache.arguments import Argument, Call, Placement
 from cache.artifact import Calling, TensorType
-from cache.errors import Refused
-from cache.fingerprint import Fingerprint, fingerprint_of
+from cache.devices import Buffer, Devices, first_line, on_host
+from cache.errors import Foreign, Refused
+from cache.fingerprint import Fingerprint, fingerprint_of, topology_of
 
 Mode = Literal["jaxlib", "jax"]
-Buffer = Any  # a jaxlib array on the runtime's device; its type is private
 Payload = bytes | bytearray | memoryview
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -39,16 +40,26 @@ def serialize(compiled: Any) -> bytes:
 
 
 def calling_of(lowered: Any, compiled: Any) -> Calling:
-    """How a `jax.stages.Compiled` is called, from itself and what it was lowered to."""
+    """How a `jax.stages.Compiled` is called, from itself and what it was lowered to.
+
+    Raises ValueError if it is sharded over the devices in another order than the one it would be loaded for.
+    """
     import jax
 
+    devices = list(compiled.runtime_executable().local_devices())
+    if len(devices) > 1 and devices != jax.local_devices()[: len(devices)]:
+        found = ", ".join(str(device.id) for device in devices)
+        raise ValueError(
+            f"the executable is sharded over the devices {found}: make the mesh of the first of "
+            "jax.local_devices(), in their order"
+        )
     arguments = jax.tree.leaves(lowered.args_info)
     return Calling(
         arguments=tuple(TensorType(one.dtype.name, tuple(one.shape)) for one in arguments),
         results=tuple(TensorType(one.dtype.name, tuple(one.shape)) for one in jax.tree.leaves(lowered.out_info)),
         kept=tuple(sorted(compiled._executable._kept_var_idx)),  # noqa: SLF001
         donated=tuple(index for index, one in enumerate(arguments) if one.donated),
-        devices=len(compiled.runtime_executable().local_devices()),
+        devices=len(devices),
     )
 
 
@@ -66,37 +77,43 @@ def without_locations(lowered: Any) -> Any:
 
 
 class Runtime:
-    """The PJRT client of this process and the device that a lane owns."""
+    """The PJRT client of this process and the devices that a lane owns; most own one."""
 
-    def __init__(self, client: Any, device: Any, compiles_seen: Callable[[], int]) -> None:
-        from jaxlib import _jax
-
-        self._jax = _jax
+    def __init__(self, client: Any, devices: Sequence[Any], compiles_seen: Callable[[], int]) -> None:
         self._client = client
-        self._device = device
-        self._devices = _jax.DeviceList((device,))
-        self._sharding = _jax.SingleDeviceSharding(device)
-        self._semantics = _jax.HostBufferSemantics.ZERO_COPY
+        self.devices = Devices(devices)
         self._compiles_seen = compiles_seen
         self._counting = threading.RLock()  # a collection in the middle of counting may drop an executable
         self._loading = 0
         self.loaded = 0
 
     @classmethod
-    def open(cls, mode: Mode) -> Runtime:
-        """Make this process's client. From here on the process must not fork."""
+    def open(cls, mode: Mode, device_count: int = 1) -> Runtime:
+        """Make this process's client. From here on the process must not fork.
+
+        Args:
+            mode: "jaxlib" for the CPU alone, "jax" for what jax finds.
+            device_count: How many devices every executable runs on: on a CPU without jax as many virtual ones are made,
+                with jax they are the first of its local ones.
+
+        Raises:
+            ValueError: jax finds fewer.
+        """
         if mode == "jax":
             import jax
 
-            device = jax.local_devices()[0]
-            return cls(device.client, device, _count_compiles())
+            found = jax.local_devices()
+            if len(found) < device_count:
+                how = "jax_num_cpu_devices makes more of a CPU"
+                raise ValueError(f"device_count is {device_count}, jax finds {len(found)} local devices; {how}")
+            return cls(found[0].client, found[:device_count], _count_compiles())
         # The C++ side imports jax where it can: this keeps it, and every compile, out of the process.
         sys.modules.setdefault("jax", None)  # type: ignore[arg-type]
         from jaxlib import xla_client
 
-        client: Any = xla_client.make_cpu_client()
+        client: Any = xla_client.make_cpu_client(num_devices=device_count if device_count > 1 else None)
         compiles_seen = _count_compiles() if sys.modules.get("jax") else lambda: 0
-        return cls(client, client.local_devices()[0], compiles_seen)
+        return cls(client, client.local_devices()[:device_count], compiles_seen)
 
     @property
     def platform(self) -> str:
@@ -108,8 +125,9 @@ class Runtime:
         return fingerprint_of(
             platform_name=self.platform,
             platform_version=str(self._client.platform_version),
-            device_kind=str(self._device.device_kind),
+            device_kind=str(self.devices.each[0].device_kind),
             device_count=len(self._client.local_devices()),
+            topology=topology_of(self._client.devices()),
         )
 
     def compiles(self) -> int:
@@ -123,19 +141,31 @@ class Runtime:
         with self._counting:
             return max(0, len(self._client.live_executables()) - self.loaded - self._loading)
 
-    def load(self, payload: Payload) -> Executable:
-        """Load verified bytes of `serialize`. Raises Refused if XLA does not take them."""
+    def load(self, payload: Payload, calling: Calling | None = None) -> Executable:
+        """Load verified bytes of `serialize`.
+
+        Args:
+            payload: The bytes.
+            calling: What their artifact says of how they are called; None, as older ones do not: all arguments are
+                taken, on one device, and none is donated.
+
+        Raises:
+            Foreign: They are for another number of devices than this runtime's. XLA has not seen them.
+            Refused: XLA does not take them, or they are not called so.
+        """
+        if calling and calling.devices != len(self.devices):
+            raise Foreign("the executable", {"devices": (str(len(self.devices)), str(calling.devices))})
         data = bytes(payload)
         if b"lapack_" in data:
             _register_lapack()
         self.count(loading=1)
         try:
-            handle = self._client.deserialize_executable(data, executable_devices=self._devices)
+            handle = self._client.deserialize_executable(data, executable_devices=self.devices.listed)
         except Exception as error:
             self.count(loading=-1)
-            raise Refused(f"XLA would not load the executable: {_first_line(error)}") from error
+            raise Refused(f"XLA would not load the executable: {first_line(error)}") from error
         self.count(loading=-1, loaded=1)
-        return Executable(self, handle)
+        return Executable(self, handle, calling)
 
     def count(self, *, loading: int = 0, loaded: int = 0) -> None:
         """Change what is known of the client's executables."""
@@ -150,52 +180,86 @@ class Runtime:
             self.loaded -= 1
 
     def put(self, array: NDArray[Any]) -> Buffer:
-        """The array on the device.
+        """The array on the first device.
 
         Where the device is the CPU and the memory is 64-byte aligned it is aliased, not copied: it has to stay alive
         and unchanged as long as the buffer is used.
         """
-        try:
-            return self._jax.batched_device_put(
-                _Aval(array), self._sharding, [array], [self._device], True, False, self._semantics, False
-            )
-        except Exception as error:
-            raise Refused(f"the device took no array of {array.nbytes} bytes: {_first_line(error)}") from error
+        return self.devices.put(array)
 
 
 class Executable:
     """A loaded executable. It is warm once `run` has returned."""
 
-    __slots__ = ("_runtime", "handle")
+    __slots__ = ("_call", "_devices", "_results", "_runtime", "_shardings", "handle")
 
-    def __init__(self, runtime: Runtime, handle: Any) -> None:
+    def __init__(self, runtime: Runtime, handle: Any, calling: Calling | None) -> None:
         self._runtime = runtime
+        self._devices = runtime.devices
         self.handle = handle
+        self._call: Call | None = None
+        self._shardings: dict[int, Any] = {}
+        self._results: list[Placement] | None = None  # where they lie, if on more than one device
+        donates = calling is not None and bool(calling.donated)
+        if not donates and _takes_over(handle):
+            raise Refused("the executable writes into the memory of arguments, and its artifact does not say of which")
+        if calling and (donates or calling.devices > 1 or len(calling.kept) < len(calling.arguments)):
+            self._prepare(calling)
 
     def __del__(self) -> None:
         self._runtime.drop(self)
 
-    def run(self, arguments: Sequence[Buffer]) -> list[NDArray[Any]]:
+    def _prepare(self, calling: Calling) -> None:
+        kept = [calling.arguments[index] for index in calling.kept]
+        spread = self._spread(self.handle.get_parameter_shardings(), kept)
+        self._shardings = dict(zip(calling.kept, (sharding for sharding, _ in spread), strict=True))
+        self._call = Call(calling, dict(zip(calling.kept, (placement for _, placement in spread), strict=True)))
+        if calling.devices > 1:
+            spread = self._spread(self.handle.get_output_shardings(), calling.results)
+            self._results = [placement for _, placement in spread]
+
+    def _spread(self, described: list[Any] | None, tensors: Sequence[TensorType]) -> list[tuple[Any, Placement]]:
+        described = described or [None] * len(tensors)
+        if len(described) != len(tensors):
+            raise Refused(f"the executable has {len(described)} tensors where its artifact says {len(tensors)}")
+        return [self._devices.spread(*one) for one in zip(described, tensors, strict=True)]
+
+    def put(self, index: int, array: NDArray[Any]) -> Argument | Buffer:
+        """The array on the devices as the argument `index` of the program, for `run`.
+
+        It is copied where the argument is donated, and can then be used by one run; else it is as with `Runtime.put`.
+        Raises Refused if the executable takes another type.
+        """
+        if self._call is None:
+            return self._runtime.put(array)
+        placement = self._call.placement(index, array.dtype.name, array.shape)
+        donated = index in self._call.donated
+        buffer = self._devices.place(array, placement, self._shardings.get(index), copied=donated)
+        return Argument(placement, buffer, donated=donated)
+
+    def run(self, arguments: Sequence[Argument | Buffer]) -> list[NDArray[Any]]:
         """Run and wait. Takes every argument in the program's order, returns its results in order as host arrays.
 
-        Raises Refused if the run fails.
+        Donated arguments, and all of an executable on more than one device, have to come from its `put`.
+
+        Raises Refused if an argument is not taken so, or if the run fails.
         """
+        taken = arguments if self._call is None else self._call.buffers(arguments)
         try:
-            results = self.handle.execute(arguments)
-            return [result._single_device_array_to_np_array_did_copy()[0] for result in results]  # noqa: SLF001
+            if self._results is None:
+                return [on_host(result) for result in self.handle.execute(taken)]
+            results = self.handle.execute_sharded(taken).disassemble_into_single_device_arrays()
+            return [self._devices.gathered(*one) for one in zip(self._results, results, strict=True)]
         except Exception as error:
-            raise Refused(f"the executable failed: {_first_line(error)}") from error
+            raise Refused(f"the executable failed: {first_line(error)}") from error
 
 
-class _Aval:
-    """The part of jax's ShapedArray that `batched_device_put` reads."""
-
-    __slots__ = ("dtype", "shape", "weak_type")
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self.shape = array.shape
-        self.dtype = array.dtype
-        self.weak_type = False
+def _takes_over(handle: Any) -> bool:
+    """Whether results take over memory of arguments, as far as the platform says."""
+    try:
+        return bool(handle.get_compiled_memory_stats().alias_size_in_bytes)
+    except Exception:  # noqa: BLE001  # not every plugin knows
+        return False
 
 
 @memoise
@@ -222,7 +286,3 @@ def _count_compiles() -> Callable[[], int]:
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     return lambda: count
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:500] or type(error).__name__

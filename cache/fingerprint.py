@@ -11,11 +11,12 @@ import csv
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache as memoise
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from cache.ingredients import differences, digest_ingredients
 
@@ -40,7 +41,9 @@ class Fingerprint:
         return differences(self.ingredients, found)
 
 
-def fingerprint_of(*, platform_name: str, platform_version: str, device_kind: str, device_count: int) -> Fingerprint:
+def fingerprint_of(
+    *, platform_name: str, platform_version: str, device_kind: str, device_count: int, topology: str = ""
+) -> Fingerprint:
     """The fingerprint of a PJRT client on this host.
 
     Args:
@@ -48,6 +51,7 @@ def fingerprint_of(*, platform_name: str, platform_version: str, device_kind: st
         platform_version: the client's own version string.
         device_kind: the kind of the devices, e.g. "cpu" or "NVIDIA H200".
         device_count: how many devices the client addresses.
+        topology: what `topology_of` says of all its devices.
     """
     ingredients = {
         "format": FINGERPRINT_FORMAT,
@@ -67,7 +71,25 @@ def fingerprint_of(*, platform_name: str, platform_version: str, device_kind: st
     else:
         ingredients["plugins"] = " ".join(plugin_builds())
         ingredients["libtpu_flags"] = " ".join(sorted(os.environ.get("LIBTPU_INIT_ARGS", "").split()))
+    if topology:  # not there where it says nothing: what was stored before it was known stays valid
+        ingredients["topology"] = topology
     return Fingerprint(MappingProxyType(ingredients))
+
+
+def topology_of(devices: Iterable[Any]) -> str:
+    """How devices are wired, as far as they say: "process:coordinates/core" of each, in the order of their ids.
+
+    "" for those of one process that have no coordinates: they are as they are counted.
+    """
+    described = [
+        (one.id, one.process_index, getattr(one, "coords", None), getattr(one, "core_on_chip", None)) for one in devices
+    ]
+    if len({process for _, process, _, _ in described}) < 2 and not any(coords for _, _, coords, _ in described):
+        return ""
+    return " ".join(
+        f"{process}:{','.join(map(str, coords or ()))}" + ("" if core is None else f"/{core}")
+        for _, process, coords, core in sorted(described)
+    )
 
 
 def available_cores() -> int:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 
 
 def digest_ingredients(ingredients: Mapping[str, str]) -> str:
-    """SHA-256 (hex) over the sorted, length-prefixed names and values."""
-    hasher = hashlib.sha256()
-    for name, value in sorted(ingredients.items()):
-        for part in (name.encode(), value.encode()):
-            hasher.update(len(part).to_bytes(8, "little"))
-            hasher.update(part)
-    return hasher.hexdigest()
+    """SHA-256 (hex) of `encoded_ingredients`."""
+    return hashlib.sha256(encoded_ingredients(ingredients)).hexdigest()
+
+
+def encoded_ingredients(ingredients: Mapping[str, str]) -> bytes:
+    """Names and values in the order of the names, each UTF-8 after its length in bytes (8 bytes, little-endian)."""
+    encoded = [text.encode() for item in sorted(ingredients.items()) for text in item]
+    return b"".join(part for text in encoded for part in (len(text).to_bytes(8, "little"), text))
 
 
 def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cache.fingerprint import Fingerprint
 
 
 def executable_ingredients(
-    *, program: str, bucket: Mapping[str, int], fingerprint: Fingerprint, options: Mapping[str, str]
+    *,
+    program: str,
+    bucket: Mapping[str, int],
+    fingerprint: Fingerprint,
+    options: Mapping[str, str],
+    donated: Sequence[int] = (),
 ) -> dict[str, str]:
-    """The named ingredients of an executable's key: program, dimensions, compile options, fingerprint."""
-    return {
+    """The named ingredients of an executable's key.
+
+    Args:
+        program: The digest of what it was compiled from.
+        bucket: The size of each dimension.
+        fingerprint: Of the machine.
+        options: What the compiler was told, by name.
+        donated: Indices of the arguments whose memory it takes over. No ingredient if there are none.
+    """
+    ingredients = {
         "program": program,
         **{f"bucket.{name}": str(size) for name, size in bucket.items()},
         **{f"option.{name}": value for name, value in options.items()},
         **{f"fingerprint.{name}": value for name, value in fingerprint.ingredients.items()},
     }
+    return ingredients | ({"donated": " ".join(map(str, sorted(donated)))} if donated else {})

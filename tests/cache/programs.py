@@ -1,8 +1,13 @@
-"""Programs with what XLA's CPU client treats in ways of its own: LAPACK, sorting, FFT, narrow dtypes, loops."""
+"""Programs with what XLA's CPU client treats in ways of its own.
+
+LAPACK, sorting, FFT, random numbers, narrow dtypes, loops; arguments that are dropped or donated; and, on eight virtual
+devices, tensors in parts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+DEVICES = 8
+MESH = {"x": 4, "y": 2}
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """How a program is compiled: which arguments it may drop or take over, and how they are spread over `MESH`."""
+
+    keep_unused: bool = True
+    donated: tuple[int, ...] = ()
+    spread: tuple[tuple[str | tuple[str, ...] | None, ...], ...] = ()
 
 
 def _normal(*shape: int, dtype: Any = np.float32) -> Array:
@@ -44,6 +60,9 @@ def _functions() -> dict[str, Callable[..., Any]]:
     def convolution(image, kernel):
         return lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
+    def narrow(dtype):
+        return lambda x: ((x.astype(jnp.float32) @ x.astype(jnp.float32).T).astype(dtype), x * 2)
+
     return {
         "add": lambda x, y: x + y,
         "argsort": jnp.argsort,
@@ -51,7 +70,12 @@ def _functions() -> dict[str, Callable[..., Any]]:
         "cholesky": jnp.linalg.cholesky,
         "conditional": lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
         "convolution": convolution,
+        "donated": lambda state, x: (state + x, (state * x).sum()),
+        "donated_and_dropped": lambda unused, x, unused_too, state: (state - x, x.max()),
+        "dropped": lambda unused, x, unused_too: x * 2,
         "eigh": jnp.linalg.eigh,
+        "e4m3fn": narrow(jnp.float8_e4m3fn),
+        "e5m2": narrow(jnp.float8_e5m2),
         "fft": lambda x: (jnp.abs(jnp.fft.fft(x)), jnp.fft.irfft(jnp.fft.rfft(x))),
         "int8": lambda x: (lax.dot(x, x, preferred_element_type=jnp.int32), x > 0),
         "qr": jnp.linalg.qr,
@@ -64,6 +88,11 @@ def _functions() -> dict[str, Callable[..., Any]]:
         "top_k": lambda x: lax.top_k(x, 5),
         "triangular_solve": lambda a, b: jax.scipy.linalg.solve_triangular(jnp.tril(a), b, lower=True),
         "while": collatz,
+        "spread_both_ways": lambda x, w, b: (jnp.tanh(x @ w + b), x.sum(), w.T),
+        "spread_bfloat16": lambda x: (x @ x.T, jnp.sort(x, axis=0)),
+        "spread_cholesky": jnp.linalg.cholesky,
+        "spread_donated": lambda unused, state, x: (state + x, (state * x).sum(0)),
+        "spread_nowhere": lambda x, scalar: x * scalar,
     }
 
 
@@ -74,6 +103,11 @@ ARGUMENTS: dict[str, tuple[Array, ...]] = {
     "cholesky": (_symmetric(16),),
     "conditional": (_normal(50),),
     "convolution": (_normal(2, 8, 8, 3), _normal(3, 3, 3, 4)),
+    "donated": (_normal(1024), _normal(1024) + 1),
+    "donated_and_dropped": (_normal(3), _normal(64), _normal(2, 2), _normal(64) * 3),
+    "dropped": (_normal(3), _normal(40), np.zeros(2, np.int8)),
+    "e4m3fn": (_normal(8, 16, dtype=ml_dtypes.float8_e4m3fn),),
+    "e5m2": (_normal(8, 16, dtype=ml_dtypes.float8_e5m2),),
     "eigh": (_symmetric(12),),
     "fft": (_normal(64),),
     "int8": (np.arange(-32, 32, dtype=np.int8).reshape(8, 8),),
@@ -87,17 +121,50 @@ ARGUMENTS: dict[str, tuple[Array, ...]] = {
     "top_k": (_normal(4, 40),),
     "triangular_solve": (_symmetric(9), _normal(9, 2)),
     "while": (np.array(27, np.int32),),
+    "spread_both_ways": (_normal(16, 32), _normal(32, 24), _normal(24)),
+    "spread_bfloat16": (_normal(8, 16, dtype=ml_dtypes.bfloat16),),
+    "spread_cholesky": (np.stack([_symmetric(size=6) * (1 + number) for number in range(8)]),),
+    "spread_donated": (_normal(5), _normal(32, 12), _normal(32, 12) * 2),
+    "spread_nowhere": (_normal(6), np.array(1.5, np.float32)),
 }
-NAMES = sorted(ARGUMENTS)
+COMPILING = {
+    "donated": Compiling(donated=(0,)),
+    "donated_and_dropped": Compiling(keep_unused=False, donated=(3,)),
+    "dropped": Compiling(keep_unused=False),
+    "spread_both_ways": Compiling(spread=(("x", None), (None, "y"), ("y",))),
+    "spread_bfloat16": Compiling(spread=(("y", "x"),)),
+    "spread_cholesky": Compiling(spread=(("x",),)),
+    "spread_donated": Compiling(keep_unused=False, donated=(1,), spread=((), (("x", "y"), None), ("y", None))),
+    "spread_nowhere": Compiling(spread=((), ())),
+}
+SPREAD = sorted(name for name, how in COMPILING.items() if how.spread)
+NAMES = sorted(set(ARGUMENTS) - set(SPREAD))
+
+
+def lowered(name: str, *, mesh: Any = None) -> Any:
+    """As publishing lowers it; on a mesh of our own if none is given."""
+    import jax
+
+    how = COMPILING.get(name, Compiling())
+    specs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in ARGUMENTS[name]]
+    options: dict[str, Any] = {"keep_unused": how.keep_unused, "donate_argnums": how.donated}
+    if how.spread:
+        mesh = mesh or mesh_of(jax.devices())
+        named = [jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*one)) for one in how.spread]
+        options["in_shardings"] = tuple(named)
+    return jax.jit(_functions()[name], **options).lower(*specs)
+
+
+def mesh_of(devices: Sequence[Any]) -> Any:
+    """A mesh of the devices in this order."""
+    import jax
+
+    return jax.sharding.Mesh(np.array(devices).reshape(*MESH.values()), tuple(MESH))
 
 
 def compiled(name: str) -> Any:
     """A fresh compile, as publishing makes them."""
-    import jax
-
-    arguments = ARGUMENTS[name]
-    specs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in arguments]
-    return jax.jit(_functions()[name], keep_unused=True).lower(*specs).compile()
+    return lowered(name).compile()
 
 
 def answers(name: str, executable: Any) -> list[Array]:

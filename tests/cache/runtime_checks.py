@@ -13,38 +13,52 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
+from msgspec.structs import replace
 
-from cache.errors import Refused
-from cache.executable import Runtime, serialize
+from cache.artifact import Calling, Header, TensorType, pack, peek, unpack
+from cache.errors import Foreign, Refused
+from cache.executable import Executable, Runtime, calling_of, serialize, without_locations
+from cache.ingredients import digest_ingredients
+from cache.key import executable_ingredients
+from cache.signing import ANYONE
 from tests.cache import programs
 
 ALIGNED_BYTES = 64
 
 
-def publish(folder: Path) -> None:
-    """Compile every program and store its bytes and its answers; serialised before the first run."""
-    runtime = Runtime.open("jax")
-    (folder / "fingerprint").write_text(runtime.fingerprint().digest)
-    for name in programs.NAMES:
-        compiled = programs.compiled(name)
-        (folder / name).write_bytes(serialize(compiled))
+def publish(folder: Path, which: str = "NAMES") -> None:
+    """Compile programs and store artifacts of them and their answers; serialised before the first run."""
+    runtime = Runtime.open("jax", device_count(which))
+    fingerprint = runtime.fingerprint()
+    (folder / f"{which}.fingerprint").write_text(fingerprint.digest)
+    names = getattr(programs, which)
+    for name in names:
+        lowered = without_locations(programs.lowered(name))
+        compiled = lowered.compile()
+        ingredients = executable_ingredients(program=name, bucket={}, fingerprint=fingerprint, options={})
+        header = Header(
+            key=digest_ingredients(ingredients), ingredients=ingredients, calling=calling_of(lowered, compiled)
+        )
+        (folder / name).write_bytes(pack(header, serialize(compiled)))
         programs.write_arrays(folder / f"{name}.answers", programs.answers(name, compiled))
-    tell(compiles=runtime.compiles(), programs=len(programs.NAMES))
+    tell(compiles=runtime.compiles(), programs=len(names))
 
 
-def load(folder: Path, mode: Any) -> None:
+def load(folder: Path, mode: Any, which: str = "NAMES") -> None:
     """Load and run every published program, twice, and say whether the answers are the compile's to the bit."""
-    runtime = Runtime.open(mode)
+    runtime = Runtime.open(mode, device_count(which))
     executables = []  # held, so that the client has them all at once
-    for name in programs.NAMES:
-        executable = runtime.load((folder / name).read_bytes())
+    for name in getattr(programs, which):
+        executable = loaded(runtime, folder, name)
         executables.append(executable)
         for _ in range(2):
-            results = executable.run([runtime.put(array) for array in programs.ARGUMENTS[name]])
+            results = executable.run(placed_by(executable, programs.ARGUMENTS[name]))
             tell(program=name, answers="\n".join(map(programs.described, results)))
     tell(
         compiles=runtime.compiles(),
@@ -53,10 +67,31 @@ def load(folder: Path, mode: Any) -> None:
     )
 
 
+def device_count(which: str) -> int:
+    return programs.DEVICES if which == "SPREAD" else 1
+
+
+def stored(folder: Path, name: str) -> tuple[Calling, bytes]:
+    """The calling convention and the payload in a program's artifact."""
+    data = (folder / name).read_bytes()
+    header, payload = unpack(data, key=peek(name, data).key, trust=ANYONE)
+    assert header.calling
+    return header.calling, bytes(payload)
+
+
+def loaded(runtime: Runtime, folder: Path, name: str) -> Executable:
+    calling, payload = stored(folder, name)
+    return runtime.load(payload, calling)
+
+
+def placed_by(executable: Executable, arrays: Sequence[np.ndarray]) -> list[Any]:
+    return [executable.put(index, array) for index, array in enumerate(arrays)]
+
+
 def dropped_executables_do_not_count_as_compiles(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
     for _ in range(3):
-        executable = runtime.load((folder / "add").read_bytes())
+        executable = loaded(runtime, folder, "add")
         assert runtime.loaded == 1, runtime.loaded
         del executable
         gc.collect()
@@ -65,7 +100,7 @@ def dropped_executables_do_not_count_as_compiles(folder: Path) -> None:
 
 def loads_and_drops_in_other_threads_do_not_count_as_compiles(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
-    payload = (folder / "add").read_bytes()
+    _, payload = stored(folder, "add")
 
     def load_and_drop() -> None:
         for _ in range(30):
@@ -85,7 +120,7 @@ def loads_and_drops_in_other_threads_do_not_count_as_compiles(folder: Path) -> N
 def a_compile_is_counted_with_jax(folder: Path) -> None:
     runtime = Runtime.open("jax")
     assert runtime.compiles() == 0
-    runtime.load((folder / "add").read_bytes())
+    loaded(runtime, folder, "add")
     assert runtime.compiles() == 0
     programs.compiled("add")
     assert runtime.compiles() == 1, runtime.compiles()
@@ -96,17 +131,19 @@ def a_compile_is_counted_without_jax(folder: Path) -> None:
     from jaxlib import xla_client
 
     runtime = Runtime.open("jaxlib")
-    held = runtime.load((folder / "add").read_bytes())
+    held = loaded(runtime, folder, "add")
     assert runtime.compiles() == 0
     text = "func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
-    made = runtime._client.compile_and_load(f"module @m {{ {text} }}", runtime._devices, xla_client.CompileOptions())
+    made = runtime._client.compile_and_load(
+        f"module @m {{ {text} }}", runtime.devices.listed, xla_client.CompileOptions()
+    )
     assert runtime.compiles() == 1, runtime.compiles()
     del held, made
 
 
 def aligned_memory_is_aliased(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
-    executable = runtime.load((folder / "add").read_bytes())
+    executable = loaded(runtime, folder, "add")
     x, y = placed(0, 1024), placed(0, 1024)
     buffers = [runtime.put(x), runtime.put(y)]
     x[:], y[:] = 3, 4  # after the put: an alias sees it
@@ -115,7 +152,7 @@ def aligned_memory_is_aliased(folder: Path) -> None:
 
 def unaligned_memory_is_copied(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
-    executable = runtime.load((folder / "add").read_bytes())
+    executable = loaded(runtime, folder, "add")
     x, y = placed(4, 1024), placed(4, 1024)
     x[:], y[:] = 1, 2
     buffers = [runtime.put(x), runtime.put(y)]
@@ -126,7 +163,7 @@ def unaligned_memory_is_copied(folder: Path) -> None:
 
 def a_buffer_keeps_its_array_alive(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
-    executable = runtime.load((folder / "add").read_bytes())
+    executable = loaded(runtime, folder, "add")
     x = placed(0, 1024).view(Watched)
     x[:] = 5
     alive = weakref.ref(x)
@@ -143,7 +180,7 @@ def a_buffer_keeps_its_array_alive(folder: Path) -> None:
 
 def read_only_and_strided_arrays_can_be_put(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
-    executable = runtime.load((folder / "add").read_bytes())
+    executable = loaded(runtime, folder, "add")
     strided = np.arange(2048, dtype=np.float32)[::2]
     frozen = placed(0, 1024)
     frozen[:] = 1
@@ -154,7 +191,7 @@ def read_only_and_strided_arrays_can_be_put(folder: Path) -> None:
 
 def results_outlive_later_runs(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
-    executable = runtime.load((folder / "add").read_bytes())
+    executable = loaded(runtime, folder, "add")
     one = runtime.put(np.ones(1024, np.float32))
     kept = []
     for number in range(20):
@@ -167,7 +204,7 @@ def results_outlive_later_runs(folder: Path) -> None:
 
 def wrong_arguments_are_refused(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
-    executable = runtime.load((folder / "add").read_bytes())
+    executable = loaded(runtime, folder, "add")
     good = runtime.put(np.ones(1024, np.float32))
     short = runtime.put(np.ones(1000, np.float32))
     for arguments in ([], [good], [good, good, good], [good, short]):
@@ -175,9 +212,146 @@ def wrong_arguments_are_refused(folder: Path) -> None:
     assert (executable.run([good, good])[0] == 2).all(), "it no longer runs"
 
 
+def a_donated_argument_serves_one_run(folder: Path) -> None:
+    """Its memory is taken over, which saves an allocation, and a second run says so instead of reading it."""
+    runtime = Runtime.open("jaxlib")
+    executable = loaded(runtime, folder, "donated")
+    state, x = (aligned_copy(array) for array in programs.ARGUMENTS["donated"])
+    before = state.copy()
+    arguments = placed_by(executable, [state, x])
+    taken_from = arguments[0]._buffer.unsafe_buffer_pointer()
+    first = executable.run(arguments)
+    assert first[0].ctypes.data == taken_from, "nothing was taken over, so this shows nothing"
+    assert state.ctypes.data != taken_from
+    assert (state == before).all(), "the caller's memory was written into"
+    tell(refused=refusal(lambda: executable.run(arguments)))
+    again = executable.run([executable.put(0, state), arguments[1]])
+    assert [array.tobytes() for array in again] == [array.tobytes() for array in first]
+
+
+def memory_of_a_caller_is_never_taken_over(folder: Path) -> None:
+    """An aliased buffer where the executable would write: it does not get that far."""
+    runtime = Runtime.open("jaxlib")
+    executable = loaded(runtime, folder, "donated_and_dropped")
+    arrays = [aligned_copy(array) for array in programs.ARGUMENTS["donated_and_dropped"]]
+    before = arrays[3].copy()
+    arguments = [*placed_by(executable, arrays)[:3], runtime.put(arrays[3])]
+    assert arguments[3].unsafe_buffer_pointer() == arrays[3].ctypes.data, "it is not aliased: this shows nothing"
+    tell(refused=refusal(lambda: executable.run(arguments)))
+    assert (arrays[3] == before).all()
+    results = executable.run([*arguments[:3], executable.put(3, arrays[3])])
+    expected = (folder / "donated_and_dropped.answers").read_text()
+    assert "\n".join(map(programs.described, results)) == expected
+    assert (arrays[3] == before).all()
+
+
+def an_executable_that_takes_memory_over_unsaid_is_refused(folder: Path) -> None:
+    runtime = Runtime.open("jaxlib")
+    calling, payload = stored(folder, "donated")
+    tell(refused=refusal(lambda: runtime.load(payload)))
+    tell(refused=refusal(lambda: runtime.load(payload, replace(calling, donated=()))))
+    gc.collect()
+    assert (runtime.loaded, runtime.compiles()) == (0, 0)
+
+
+def dropped_arguments_are_not_even_looked_at(folder: Path) -> None:
+    runtime = Runtime.open("jaxlib")
+    executable = loaded(runtime, folder, "dropped")
+    _, x, _ = programs.ARGUMENTS["dropped"]
+    results = executable.run([None, runtime.put(x), object()])
+    assert "\n".join(map(programs.described, results)) == (folder / "dropped.answers").read_text()
+    tell(refused=refusal(lambda: executable.run([runtime.put(x)])))
+
+
+def an_argument_is_taken_only_as_what_it_was_placed_as(folder: Path) -> None:
+    runtime = Runtime.open("jaxlib")
+    executable = loaded(runtime, folder, "donated")
+    state, x = programs.ARGUMENTS["donated"]
+    kept, donated = executable.put(1, x), executable.put(0, state)
+    tell(refused=refusal(lambda: executable.run([kept, kept])))
+    tell(refused=refusal(lambda: executable.run([donated, donated])))
+    tell(refused=refusal(lambda: executable.put(0, state[:7])))
+    tell(refused=refusal(lambda: executable.put(1, x.astype(np.float64))))
+    tell(refused=refusal(lambda: executable.put(2, x)))
+    executable.run([donated, kept])  # what was refused has used nothing up
+
+
+def another_number_of_devices_is_foreign(folder: Path) -> None:
+    """Told before XLA sees a byte: these are none of an executable."""
+    runtime = Runtime.open("jaxlib")
+    calling, _ = stored(folder, "add")
+    try:
+        runtime.load(bytes(4096), replace(calling, devices=8))
+    except Foreign as error:
+        tell(differences=error.differences)
+
+
+def jax_has_to_have_as_many_devices(folder: Path) -> None:
+    try:
+        Runtime.open("jax", 2)
+    except ValueError as error:
+        tell(refused=str(error))
+
+
+def no_source_file_is_named_in_what_is_stored(folder: Path) -> None:
+    """And it would be: this process compiles one both ways."""
+    Runtime.open("jax")
+    place = Path(programs.__file__).name.encode()
+    assert place in serialize(programs.lowered("scan").compile()), "nothing to strip: this shows nothing"
+    assert place not in serialize(without_locations(programs.lowered("scan")).compile())
+    found = [name for name in programs.NAMES if place in (folder / name).read_bytes()]
+    assert not found, found
+
+
+def how_it_is_called(folder: Path) -> None:
+    """Tell what the artifacts of these programs say."""
+    for name in ("donated", "donated_and_dropped", "dropped", "e5m2"):
+        tell(program=name, calling=to_builtins(stored(folder, name)[0]))
+
+
+def spread_in_another_order(folder: Path) -> None:
+    """A mesh of the devices backwards compiles, but would be loaded on the wrong ones."""
+    runtime = Runtime.open("jax", programs.DEVICES)
+    mesh = programs.mesh_of(runtime.devices.each[::-1])
+    lowered = programs.lowered("spread_both_ways", mesh=mesh)
+    try:
+        calling_of(lowered, lowered.compile())
+    except ValueError as error:
+        tell(refused=str(error))
+
+
+def spread_arguments_have_to_be_placed(folder: Path) -> None:
+    """One in the wrong place would not fail but wait for ever, so XLA is not asked."""
+    runtime = Runtime.open("jaxlib", programs.DEVICES)
+    executable = loaded(runtime, folder, "spread_both_ways")
+    x, *_ = arrays = programs.ARGUMENTS["spread_both_ways"]
+    placed = placed_by(executable, arrays)
+    tell(refused=refusal(lambda: executable.run([runtime.put(x), *placed[1:]])))
+    tell(refused=refusal(lambda: executable.run([placed[0], placed[0], placed[2]])))
+    tell(refused=refusal(lambda: loaded(runtime, folder, "spread_nowhere").run(placed[:2])))
+    calling, payload = stored(folder, "spread_both_ways")
+    odd = replace(calling, arguments=(TensorType("float32", (15, 32)), *calling.arguments[1:]))
+    tell(refused=refusal(lambda: runtime.load(payload, odd)))
+    one_more = replace(calling, results=(*calling.results, calling.results[0]))
+    tell(refused=refusal(lambda: runtime.load(payload, one_more)))
+    results = executable.run(placed)
+    assert "\n".join(map(programs.described, results)) == (folder / "spread_both_ways.answers").read_text()
+
+
+def spread_donated_memory_is_the_executables_own(folder: Path) -> None:
+    runtime = Runtime.open("jaxlib", programs.DEVICES)
+    executable = loaded(runtime, folder, "spread_donated")
+    arrays = [aligned_copy(array) for array in programs.ARGUMENTS["spread_donated"]]
+    before = [array.copy() for array in arrays]
+    arguments = placed_by(executable, arrays)
+    executable.run(arguments)
+    assert all((one == other).all() for one, other in zip(arrays, before, strict=True))
+    tell(refused=refusal(lambda: executable.run(arguments)))
+
+
 def garbage(folder: Path, kind: str) -> None:
     """Say how a load of bytes that are no executable was refused. XLA may end the process instead."""
-    payload = (folder / "add").read_bytes()
+    _, payload = stored(folder, "add")
     data = {
         "empty": b"",
         "text": b"no executable at all",
@@ -196,7 +370,7 @@ def forks(folder: Path, mode: Any, count: str) -> None:
         import jaxlib.xla_client  # noqa: F401
     else:
         import jax  # noqa: F401
-    payload = (folder / "svd").read_bytes()
+    _, payload = stored(folder, "svd")
     expected = (folder / "svd.answers").read_text()
     for _ in range(int(count)):
         pid = os.fork()
@@ -215,6 +389,15 @@ def _lane(mode: Any, payload: bytes, expected: str) -> None:
         status = 0 if "\n".join(map(programs.described, results)) == expected else 3
     finally:
         os._exit(status)
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """The same, where a CPU client aliases it."""
+    block = np.zeros(array.nbytes + ALIGNED_BYTES, np.uint8)
+    start = -block.ctypes.data % ALIGNED_BYTES
+    copy = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 class Watched(np.ndarray):

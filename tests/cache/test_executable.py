@@ -1,17 +1,19 @@
-"""Every private name that cache/executable.py uses, against plain JAX, each in a process of its own."""
+"""Every private name of JAX that the cache uses, against plain JAX, each in a process of its own."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cache.programs import NAMES
+from tests.cache.programs import DEVICES, NAMES, SPREAD
 
 CHECKS = (
     "dropped_executables_do_not_count_as_compiles",
@@ -23,7 +25,9 @@ CHECKS = (
     "a_buffer_keeps_its_array_alive",
     "read_only_and_strided_arrays_can_be_put",
     "results_outlive_later_runs",
+    "no_source_file_is_named_in_what_is_stored",
 )
+EIGHT = {"JAX_NUM_CPU_DEVICES": str(DEVICES)}
 
 
 def started(check, folder, *rest, **environment):
@@ -39,8 +43,8 @@ def started(check, folder, *rest, **environment):
     return done, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def passed(check, folder, *rest) -> list[dict[str, Any]]:
-    done, told = started(check, folder, *rest)
+def passed(check, folder, *rest, **environment) -> list[dict[str, Any]]:
+    done, told = started(check, folder, *rest, **environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return told
 
@@ -61,6 +65,21 @@ def loaded(request, published):
     return request.param, told
 
 
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory):
+    """The same of the programs whose tensors are spread over devices."""
+    folder = tmp_path_factory.mktemp("spread")
+    (told,) = passed("publish", folder, "SPREAD", **EIGHT)
+    assert told["programs"] == len(SPREAD)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["jaxlib", "jax"])
+def spread_loaded(request, spread):
+    _, told = started("load", spread, request.param, "SPREAD", **(EIGHT if request.param == "jax" else {}))
+    return told
+
+
 @pytest.mark.parametrize("program", NAMES)
 def test_a_loaded_executable_answers_to_the_bit_as_its_compile_did(published, loaded, program):
     answers = [line["answers"] for line in loaded[1] if line.get("program") == program]
@@ -77,7 +96,7 @@ def test_a_process_that_only_loads_never_imports_jax(loaded):
 
 
 def test_a_process_without_jax_has_the_fingerprint_of_the_one_that_compiled(published, loaded):
-    assert loaded[1][-1]["fingerprint"] == (published / "fingerprint").read_text()
+    assert loaded[1][-1]["fingerprint"] == (published / "NAMES.fingerprint").read_text()
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -107,3 +126,124 @@ def test_bytes_that_are_no_executable_are_refused(published, kind):
 @pytest.mark.parametrize("mode", ["jaxlib", "jax"])
 def test_forks_of_a_process_without_a_backend_load_and_run(published, mode):
     assert [line["exit"] for line in passed("forks", published, mode, "20")] == [0] * 20
+
+
+@pytest.mark.parametrize("program", SPREAD)
+def test_what_is_spread_over_eight_devices_answers_to_the_bit_as_its_compile_did(spread, spread_loaded, program):
+    answers = [line["answers"] for line in spread_loaded if line.get("program") == program]
+    assert answers == [(spread / f"{program}.answers").read_text()] * 2
+
+
+def test_eight_devices_have_one_fingerprint_with_and_without_jax_and_it_is_not_that_of_one(
+    published, spread, spread_loaded
+):
+    fingerprint = (spread / "SPREAD.fingerprint").read_text()
+    assert spread_loaded[-1]["fingerprint"] == fingerprint != (published / "NAMES.fingerprint").read_text()
+    assert spread_loaded[-1]["compiles"] == 0
+
+
+def refused(check, folder, **environment):
+    return [line["refused"] for line in passed(check, folder, **environment)]
+
+
+def test_a_donated_argument_serves_one_run_in_place_and_leaves_the_callers_memory_alone(published):
+    assert refused("a_donated_argument_serves_one_run", published) == [
+        "argument 0 was donated to an earlier run, which took its memory: place it again"
+    ]
+
+
+def test_an_aliased_buffer_is_not_taken_where_memory_is_donated(published):
+    assert refused("memory_of_a_caller_is_never_taken_over", published) == [
+        "argument 3 is donated: only what this executable placed as it is taken"
+    ]
+
+
+def test_an_executable_that_takes_memory_over_and_does_not_say_so_is_refused(published):
+    message = "the executable writes into the memory of arguments, and its artifact does not say of which"
+    assert refused("an_executable_that_takes_memory_over_unsaid_is_refused", published) == [message] * 2
+
+
+def test_arguments_that_the_compiler_dropped_may_be_anything_but_have_to_be_there(published):
+    assert refused("dropped_arguments_are_not_even_looked_at", published) == ["the executable takes 3 arguments, not 1"]
+
+
+def test_an_argument_that_was_placed_as_another_is_refused_and_not_used_up(published):
+    assert refused("an_argument_is_taken_only_as_what_it_was_placed_as", published) == [
+        "argument 0 is donated, this one was placed to be kept",
+        "argument 1 is kept, this one was placed to be donated",
+        "argument 0 is float32[7], the executable takes float32[1024]",
+        "argument 1 is float64[1024], the executable takes float32[1024]",
+        "there is no argument 2: the executable takes 2",
+    ]
+
+
+def test_what_is_for_another_number_of_devices_is_foreign_before_xla_sees_it(published):
+    (told,) = passed("another_number_of_devices_is_foreign", published)
+    assert told == {"differences": {"devices": ["1", "8"]}}
+
+
+def test_jax_has_to_have_as_many_devices_as_are_asked_for(published):
+    assert refused("jax_has_to_have_as_many_devices", published) == [
+        "device_count is 2, jax finds 1 local devices; jax_num_cpu_devices makes more of a CPU"
+    ]
+
+
+def test_an_artifact_says_how_its_executable_is_called(published):
+    said = {line["program"]: line["calling"] for line in passed("how_it_is_called", published)}
+    floats = ["float32", [1024]]
+    assert said["donated"] == {
+        "arguments": [floats, floats],
+        "results": [floats, ["float32", []]],
+        "kept": [0, 1],
+        "donated": [0],
+        "devices": 1,
+    }
+    assert (said["donated_and_dropped"]["kept"], said["donated_and_dropped"]["donated"]) == ([1, 3], [3])
+    assert said["dropped"]["arguments"] == [["float32", [3]], ["float32", [40]], ["int8", [2]]]
+    assert (said["dropped"]["kept"], said["dropped"]["donated"]) == ([1], [])
+    assert said["e5m2"]["arguments"] == [["float8_e5m2", [8, 16]]]
+    assert said["e5m2"]["results"] == [["float8_e5m2", [8, 8]], ["float8_e5m2", [8, 16]]]
+
+
+def test_a_mesh_of_the_devices_in_another_order_is_refused_when_it_is_compiled(spread):
+    (message,) = refused("spread_in_another_order", spread, **EIGHT)
+    assert message == (
+        "the executable is sharded over the devices 7, 6, 5, 4, 3, 2, 1, 0: make the mesh of the first of "
+        "jax.local_devices(), in their order"
+    )
+
+
+def test_arguments_that_are_spread_have_to_be_placed_and_their_tensors_to_be_those_of_the_artifact(spread):
+    assert refused("spread_arguments_have_to_be_placed", spread) == [
+        "argument 0 is spread over 8 devices: only what this executable placed as it is taken",
+        "argument 1 was placed as another argument, or for another executable",
+        "argument 0 was placed as another argument, or for another executable",
+        "a tensor of shape [15, 32] cannot be divided into [4, 1, 2] equal parts",
+        "the executable has 3 tensors where its artifact says 4",
+    ]
+
+
+def test_donated_memory_that_is_spread_is_the_executables_own(spread):
+    assert refused("spread_donated_memory_is_the_executables_own", spread) == [
+        "argument 1 was donated to an earlier run, which took its memory: place it again"
+    ]
+
+
+def test_only_two_files_use_private_interfaces_of_jax():
+    """What they use is run above on both ends of the supported range; nothing else may break with a release."""
+    root = Path(__file__).resolve().parents[2]
+    private = {
+        path.relative_to(root).as_posix()
+        for folder in ("cache", "warmpool", "functions")
+        for path in (root / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported(node)
+        if name.split(".")[0] == "jaxlib" or name.startswith(("jax._src", "jax.interpreters", "jax.extend"))
+    }
+    assert private == {"cache/executable.py", "cache/devices.py"}
+
+
+def imported(node):
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []

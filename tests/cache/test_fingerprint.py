@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from importlib import metadata
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cache.fingerprint import Fingerprint, available_cores, cpu_features, fingerprint_of
+from cache.fingerprint import Fingerprint, available_cores, cpu_features, fingerprint_of, topology_of
 
 
 def cpu(**changes):
@@ -71,10 +71,57 @@ def test_it_cannot_be_changed():
 
 @pytest.mark.parametrize(
     "change",
-    [{"platform_version": "cpu 2"}, {"device_kind": "other"}, {"device_count": 2}, {"platform_name": "cuda"}],
+    [
+        {"platform_version": "cpu 2"},
+        {"device_kind": "other"},
+        {"device_count": 2},
+        {"platform_name": "cuda"},
+        {"topology": "0:0,0,0/0"},
+    ],
 )
 def test_what_the_client_says_counts(change):
     assert cpu(**change).digest != cpu().digest
+
+
+def chips(*coords, process=0, **more):
+    """Devices as a TPU's client describes them."""
+    return [
+        SimpleNamespace(id=number, process_index=process, coords=one, core_on_chip=0, **more)
+        for number, one in enumerate(coords)
+    ]
+
+
+def test_devices_of_one_process_without_coordinates_have_no_topology():
+    devices = [SimpleNamespace(id=number, process_index=0) for number in range(8)]
+    assert topology_of(devices) == ""
+    assert "topology" not in cpu(topology="").ingredients, "what was stored before would not be found"
+
+
+def test_devices_with_coordinates_have_one_in_the_order_of_their_ids():
+    devices = chips([0, 0, 0], [1, 0, 0], [0, 1, 0])
+    assert topology_of(devices) == topology_of(devices[::-1]) == "0:0,0,0/0 0:1,0,0/0 0:0,1,0/0"
+    assert cpu(platform_name="tpu", topology=topology_of(devices)).ingredients["topology"] == topology_of(devices)
+
+
+def test_other_coordinates_cores_and_processes_are_other_topologies():
+    cores = [SimpleNamespace(id=number, process_index=0, coords=[0, 0, 0], core_on_chip=number) for number in (0, 1)]
+    two = [SimpleNamespace(id=number, process_index=number) for number in (0, 1)]
+    four = [SimpleNamespace(id=number, process_index=number // 2) for number in range(4)]
+    found = [
+        topology_of(devices)
+        for devices in (
+            chips([0, 0, 0], [1, 0, 0]),
+            chips([1, 0, 0], [0, 0, 0]),
+            chips([0, 0, 0], [11, 0, 0]),
+            chips([0, 0, 0], [1, 10, 0]),
+            chips([0, 0, 0], [1, 0, 0], process=1),
+            cores,
+            two,
+            four,
+        )
+    ]
+    assert len({*found, ""}) == len(found) + 1
+    assert topology_of(four) == "0: 0: 1: 1:"
 
 
 def test_the_processor_counts_where_it_runs_the_program_and_only_there():

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cache.fingerprint import Fingerprint
-from cache.ingredients import digest_ingredients
+from cache.ingredients import digest_ingredients, encoded_ingredients
 from cache.key import executable_ingredients
 
 # Few letters, so that names and values run into each other where lengths are not hashed.
@@ -25,6 +25,21 @@ PARTS: dict[str, Any] = {
     "fingerprint": Fingerprint({"jaxlib": "1", "machine": "x"}),
     "options": {"level": "2"},
 }
+
+
+def decoded(data):
+    """The ingredients that these bytes were made of, read by lengths alone."""
+    texts = []
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        texts.append(data[8 : 8 + length].decode())
+        data = data[8 + length :]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+@given(sets)
+def test_what_is_digested_can_be_read_back_so_no_two_sets_run_into_the_same_bytes(ingredients):
+    assert decoded(encoded_ingredients(ingredients)) == ingredients
 
 
 @given(sets, sets)
@@ -68,6 +83,7 @@ def test_the_digest_of_nothing_is_that_of_no_bytes():
         {"options": {"level": "2", "more": ""}},
         {"fingerprint": Fingerprint({"jaxlib": "2", "machine": "x"})},
         {"fingerprint": Fingerprint({"jaxlib": "1"})},
+        {"donated": (0,)},
     ],
 )
 def test_every_part_of_an_executable_counts(change):
@@ -97,6 +113,41 @@ def test_an_executable_has_these_ingredients_and_a_key_of_64_hex_digits():
     }
     key = digest_ingredients(ingredients)
     assert (len(key), int(key, 16) > 0) == (64, True)
+
+
+def test_which_arguments_are_donated_counts_and_their_order_does_not():
+    def key(*donated):
+        return digest_ingredients(executable_ingredients(**PARTS, donated=donated))
+
+    assert executable_ingredients(**PARTS, donated=(2, 10))["donated"] == "2 10"
+    assert key(10, 2) == key(2, 10)
+    assert len({key(), key(0), key(1), key(0, 1), key(10), key(1, 0, 2)}) == 6
+
+
+def test_a_key_of_before_stays_what_it_was():
+    """Pinned: were it another one, everything that is stored would be compiled anew."""
+    fingerprint = Fingerprint(
+        {
+            "format": "1",
+            "jax": "0.12.0.1",
+            "jaxlib": "0.12.0.1",
+            "jaxlib_binary": "sha256=aQ_x sha256=b-9",
+            "platform": "cpu",
+            "platform_version": "cpu",
+            "device_kind": "cpu",
+            "device_count": "1",
+            "machine": "x86_64",
+            "xla_flags": "",
+            "cpu_features": "avx avx2 fma sse4_2",
+            "cpu_cores": "2",
+        }
+    )
+    options = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+    ingredients = executable_ingredients(
+        program="5e" * 32, bucket={"batch": 8, "seq": 128}, fingerprint=fingerprint, options=options
+    )
+    assert fingerprint.digest == "e6d3b43ad9b3f110"
+    assert digest_ingredients(ingredients) == "194bdb60a59e118e0e3005b3f287f439a21fc73ec55be0faa96423fccc7586bd"
 
 
 def test_every_process_makes_the_same_key_whatever_its_hash_seed():
