@@ -5,7 +5,6 @@ Reading is I/O on small files; the records it gives are plain values that the re
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from warmpool.arena import regions
 from warmpool.datatypes import OF_DTYPE
 from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Serving, Target, TensorSpec
 from warmpool.symbolic import shape_of
-from warmpool.weights import file_identity
+from warmpool.weights import WeightsFile
 
 log = logging.getLogger(__name__)
 
@@ -124,9 +123,9 @@ def verify_weights(model: ServedModel) -> str:
     Raises:
         Damaged: its content is another one.
     """
-    identity = file_identity(model.weights_file)
-    with model.weights_file.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    with WeightsFile(model.weights_file) as file:
+        identity = file.identity
+        found = file.digest()
     if found != model.manifest.weights.digest:
         raise Damaged(
             f"weights of {model.key}", f"their digest is {found[:16]}, not {model.manifest.weights.digest[:16]}"

@@ -219,6 +219,7 @@ class Instance:
             title = what.title
             self.store.audit.record("load", **_audited(lane, what))
         self._starts[lane.name].add(f"{lane.name} lane: {title}", stages)
+        self._check_weights(lane)
         self._check_ready(lane)
         self._check_filled(lane)
         self.batcher.changed()
@@ -262,6 +263,8 @@ class Instance:
         for name, model in list(catalog.models.items()):
             try:
                 self._weights_identities[model.key] = await asyncio.to_thread(verify_weights, model)
+                for lane in self.lanes:
+                    self._check_weights(lane)
             except (CacheError, OSError) as error:
                 log.exception("model cannot be served", extra={"model": name})
                 problem = str(error) if isinstance(error, CacheError) else "its weights cannot be read"
@@ -274,6 +277,13 @@ class Instance:
         self._check_ready(self.lanes[0])
         self._check_filled(self.lanes[0])
         self.batcher.changed()
+
+    def _check_weights(self, lane: LaneProxy) -> None:
+        """A lane that mapped another file than the one which was verified starts anew, and maps what is there now."""
+        for key, verified in self._weights_identities.items():
+            if lane.mapped.get(key) not in {None, "", verified}:
+                log.error("weights were replaced while they were verified", extra={"lane": lane.name, "model": key})
+                lane.replace(self.store.trust)
 
     def _check_ready(self, lane: LaneProxy) -> None:
         """The lane's start is over once it has tried every model's minimum set and the weights are verified."""

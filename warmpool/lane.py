@@ -34,7 +34,7 @@ from warmpool import messages
 from warmpool.arena import Arena, Region, regions
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.manifest import Manifest, manifest_path
-from warmpool.weights import digest_file, file_identity, map_weights
+from warmpool.weights import WeightsFile
 
 LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -117,17 +117,18 @@ class Lane:
         try:
             with _staged(stages, "weights"):
                 spec = self._manifest(message).weights
-                file = Path(message.weights_path)
-                if message.verified not in {"", file_identity(file)} and digest_file(file) != spec.digest:
-                    raise Damaged(f"weights of {message.version}", "they changed since they were verified")
-                buffers = [self.runtime.put(array) for array in map_weights(file, spec)]
-        except (CacheError, OSError, ValueError, TypeError) as error:  # TypeError: a dtype that there is not
+                with WeightsFile(Path(message.weights_path)) as file:
+                    if message.verified not in {"", file.identity} and file.digest() != spec.digest:
+                        raise Damaged(f"weights of {message.version}", "they changed since they were verified")
+                    buffers = [self.runtime.put(array) for array in file.map(spec)]
+                    identity = file.identity
+        except (CacheError, OSError, ValueError, TypeError, OverflowError) as error:  # no such dtype, no such size
             reason = f"its weights cannot be mapped: {_reason(error)}"
             self.weights[message.version].set_exception(CacheError(reason))
             return messages.Mapped(version=message.version, stages=stages, reason=reason)
         types = tuple(TensorType(one.dtype, one.shape) for one in spec.tensors)
         self.weights[message.version].set_result(_Weights(buffers, types))
-        return messages.Mapped(version=message.version, stages=stages)
+        return messages.Mapped(version=message.version, stages=stages, identity=identity)
 
     def _manifest(self, message: messages.Weights) -> Manifest:
         """The manifest of a version ("model/version"), read from its file, with the signature that it has to bear."""

@@ -79,6 +79,7 @@ class LaneProxy:
         self.batches_run = 0
         self.cold_reasons: dict[int, str] = {}
         self.warmed = asyncio.Event()
+        self.mapped: dict[str, str] = {}
         self._trust = trust
         self._zygote = zygote
         self._watcher = watcher
@@ -160,6 +161,7 @@ class LaneProxy:
         """Put a process with this trust in the place of the one that runs. `warmed` is set once it has tried all."""
         self._trust = trust
         self.warmed.clear()
+        self.mapped.clear()
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -267,6 +269,7 @@ class LaneProxy:
                 self.warm_count += 1
                 self._watcher.progressed(self, loadable, message.stages)
             case messages.Mapped():
+                self.mapped[message.version] = message.identity
                 if message.reason:
                     log.error("weights cannot be mapped", extra={"version": message.version, "reason": message.reason})
                 self._watcher.progressed(self, f"weights {message.version}", message.stages)
@@ -310,6 +313,7 @@ class LaneProxy:
         self.warm_count = 0
         self.cold_reasons.clear()
         self.warmed.clear()
+        self.mapped.clear()
         self._loads.died()
         self._answered(None)
         batch, self.batch = self.batch, None

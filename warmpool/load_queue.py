@@ -37,9 +37,9 @@ class LoadQueue:
         for number, loadable in plan.loadables.items():
             if self.kills(loadable.message.key):
                 refused[number] = f"lanes died {DEATHS_MAX} times while they loaded it"
-        self._work = deque(
-            work for work in plan.work if not (isinstance(work, messages.Load) and work.executable in refused)
-        )
+            elif self.kills(loadable.message.version):
+                refused[number] = f"lanes died {DEATHS_MAX} times while they mapped its weights"
+        self._work = deque(work for work in plan.work if not (_executable(work) in refused or self.kills(_key(work))))
         self._in_flight = []
         self._minimum = {
             number for number, loadable in plan.loadables.items() if loadable.minimum and number not in refused
@@ -54,7 +54,7 @@ class LoadQueue:
         self._work.append(load)
 
     def kills(self, key: str) -> bool:
-        """Whether lanes have died of it so often that it is not tried any more."""
+        """Whether lanes have died so often of an executable, or of a version's weights, that it is not tried any more."""
         return self._deaths[key] >= DEATHS_MAX
 
     def take(self) -> list[Work]:
@@ -68,6 +68,7 @@ class LoadQueue:
     def settle(self, message: messages.Warm | messages.Cold | messages.Mapped) -> None:
         """The lane is done with one of them."""
         if isinstance(message, messages.Mapped):
+            del self._deaths[message.version]
             self._in_flight = [work for work in self._in_flight if not _maps(work, message.version)]
             return
         for work in self._in_flight:
@@ -78,18 +79,25 @@ class LoadQueue:
 
     def died(self) -> None:
         """The lane is gone, perhaps because of what it was loading."""
-        for work in self._in_flight:
-            if isinstance(work, messages.Load):
-                self._deaths[work.key] += 1
+        self._deaths.update(map(_key, self._in_flight))
         self._work.clear()
         self._in_flight = []
 
     def _in_flight_max(self) -> int:
-        suspect = any(isinstance(work, messages.Load) and self._deaths[work.key] for work in self._next_and_in_flight())
+        suspect = any(self._deaths[_key(work)] for work in self._next_and_in_flight())
         return 1 if self._minimum or suspect else messages.LOADS_IN_FLIGHT_MAX
 
     def _next_and_in_flight(self) -> list[Work]:
         return [*self._in_flight, self._work[0]]
+
+
+def _key(work: Work) -> str:
+    """What names it over all processes of a lane."""
+    return work.version if isinstance(work, messages.Weights) else work.key
+
+
+def _executable(work: Work) -> int | None:
+    return work.executable if isinstance(work, messages.Load) else None
 
 
 def _maps(work: Work, version: str) -> bool:

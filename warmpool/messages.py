@@ -29,7 +29,7 @@ class Weights(Message, frozen=True):
     """Map the weights blob of a manifest and put it on the device; `version` names it in later messages.
 
     `verified` is the identity of the file that the front found whole: the lane itself has to verify any other. It is ""
-    while the front still verifies, and runs nothing before it has.
+    while the front still verifies: it runs nothing before it has, and replaces a lane that mapped another file.
     """
 
     version: str
@@ -71,11 +71,12 @@ class Hello(Message, frozen=True):
 
 
 class Mapped(Message, frozen=True):
-    """Weights are on the device, or `reason` says why not."""
+    """Weights are on the device, or `reason` says why not. `identity` is that of the file which was mapped."""
 
     version: str
     stages: list[Stage]
     reason: str = ""
+    identity: str = ""
 
 
 class Warm(Message, frozen=True):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy
 import numpy as np
@@ -43,32 +44,54 @@ def write_weights(path: Path, tensors: Iterable[tuple[str, NDArray[Any]]]) -> We
     return WeightsSpec(digest=hasher.hexdigest(), size_bytes=offset, tensors=tuple(specs))
 
 
+class WeightsFile:
+    """An open blob. Identity, digest and mapping are those of one file, whatever takes its path meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    @property
+    def identity(self) -> str:
+        """What differs between a file and the one that takes its place, or itself once written to."""
+        status = os.fstat(self._stream.fileno())
+        return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of its content."""
+        self._stream.seek(0)
+        return hashlib.file_digest(self._stream, "sha256").hexdigest()
+
+    def map(self, spec: WeightsSpec) -> list[NDArray[Any]]:
+        """The tensors of a blob, in its order, read-only, without a copy; pages are read when they are first touched.
+
+        Raises:
+            Damaged: The file's size is not the blob's. Its digest is not looked at.
+        """
+        size_bytes = os.fstat(self._stream.fileno()).st_size
+        if size_bytes != spec.size_bytes:
+            raise Damaged(f"weights {spec.digest[:16]}", f"{size_bytes} bytes long instead of {spec.size_bytes}")
+        if size_bytes == 0:
+            return [np.empty(tensor.shape, tensor.dtype) for tensor in spec.tensors]
+        mapped = mmap.mmap(self._stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return [_view(mapped, tensor) for tensor in spec.tensors]
+
+
 def map_weights(path: Path, spec: WeightsSpec) -> list[NDArray[Any]]:
-    """The tensors of a blob, in its order, read-only and without a copy; pages are read when they are first touched.
-
-    Raises:
-        Damaged: The file's size is not the blob's. Its digest is not looked at.
-    """
-    size_bytes = path.stat().st_size
-    if size_bytes != spec.size_bytes:
-        raise Damaged(f"weights {spec.digest[:16]}", f"{size_bytes} bytes long instead of {spec.size_bytes}")
-    if size_bytes == 0:
-        return [np.empty(tensor.shape, tensor.dtype) for tensor in spec.tensors]
-    with path.open("rb") as stream:
-        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    return [_view(mapped, tensor) for tensor in spec.tensors]
-
-
-def file_identity(path: Path) -> str:
-    """What differs between a file and the one that takes its place, or itself once written to."""
-    status = path.stat()
-    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+    """The tensors of the blob at a path, as `WeightsFile.map` has them."""
+    with WeightsFile(path) as file:
+        return file.map(spec)
 
 
 def digest_file(path: Path) -> str:
     """SHA-256 (hex) of a file's content."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    with WeightsFile(path) as file:
+        return file.digest()
 
 
 def _view(mapped: mmap.mmap, tensor: WeightSpec) -> NDArray[Any]:

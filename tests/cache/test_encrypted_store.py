@@ -23,7 +23,7 @@ from cache.errors import Damaged, NotStored, StoreUnavailable
 from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.settings import StoreSettings
-from warmpool.weights import file_identity
+from warmpool.weights import WeightsFile
 
 SECRET = b"what nobody else may read " * 10
 LARGE = os.urandom(2 * CHUNK_BYTES + 7)
@@ -202,12 +202,12 @@ def test_an_object_that_was_copied_to_another_path_is_not_taken(store, inner):
 def test_a_local_file_is_the_same_one_until_it_is_discarded(store):
     store.put("weights/w", LARGE)
     path = store.local_path("weights/w")
-    identity = file_identity(path)
+    identity = identity_of(path)
     assert store.local_path("weights/w") == path
-    assert file_identity(path) == identity
+    assert identity_of(path) == identity
     store.discard("weights/w")
     assert not path.exists()
-    assert file_identity(store.local_path("weights/w")) != identity
+    assert identity_of(store.local_path("weights/w")) != identity
 
 
 @pytest.mark.parametrize(
@@ -362,3 +362,8 @@ def test_a_store_is_opened_with_its_key_below_the_signatures(tmp_path):
 def test_a_key_file_that_is_missing_is_a_wrong_setting(tmp_path):
     with pytest.raises(ValueError, match=r"encryption_key .*/none: it cannot be read"):
         open_store(StoreSettings(store=str(tmp_path), allow_unsigned=True, encryption_key=str(tmp_path / "none")))
+
+
+def identity_of(path):
+    with WeightsFile(path) as file:
+        return file.identity
