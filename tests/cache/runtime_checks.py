@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -347,6 +348,23 @@ def spread_donated_memory_is_the_executables_own(folder: Path) -> None:
     executable.run(arguments)
     assert all((one == other).all() for one, other in zip(arrays, before, strict=True))
     tell(refused=refusal(lambda: executable.run(arguments)))
+
+
+def wiring_is_part_of_the_fingerprint(folder: Path) -> None:
+    """No TPU is at hand: a client that says of its devices what one would."""
+    runtime = Runtime.open("jaxlib")
+    client = runtime._client
+
+    class Wired:
+        def devices(self) -> list[Any]:
+            return [SimpleNamespace(id=0, process_index=0, coords=[0, 1, 2], core_on_chip=0)]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+    plain = runtime.fingerprint()
+    runtime._client = Wired()
+    assert runtime.fingerprint().differences(plain.ingredients) == {"topology": ("0:0,1,2/0", "")}
 
 
 def garbage(folder: Path, kind: str) -> None:

@@ -26,6 +26,7 @@ CHECKS = (
     "read_only_and_strided_arrays_can_be_put",
     "results_outlive_later_runs",
     "no_source_file_is_named_in_what_is_stored",
+    "wiring_is_part_of_the_fingerprint",
 )
 EIGHT = {"JAX_NUM_CPU_DEVICES": str(DEVICES)}
 
