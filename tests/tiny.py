@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from cache.artifact import Header, pack
-from cache.executable import Runtime, serialize
+from cache.executable import Runtime, calling_of, serialize
 from cache.fingerprint import Fingerprint
 from cache.ingredients import digest_ingredients
 from cache.key import executable_ingredients
@@ -200,8 +200,8 @@ def _executable(store: Store, fingerprint: Fingerprint, name: str, bucket: dict[
     method = METHODS[name]
     largest = {dim.name: dim.sizes[-1] for dim in method.dims}
     ingredients = _ingredients(name, bucket, fingerprint)
-    header = Header(key=digest_ingredients(ingredients), ingredients=ingredients)
-    path = stored.executable_path(header.key)
+    key = digest_ingredients(ingredients)
+    path = stored.executable_path(key)
     folder, _, file = path.rpartition("/")
     if file not in store.names(folder):
         arguments = [
@@ -211,11 +211,13 @@ def _executable(store: Store, fingerprint: Fingerprint, name: str, bucket: dict[
                 for spec in method.inputs
             ),
         ]
-        compiled = jax.jit(method.flat, keep_unused=True).lower(*arguments).compile()
+        lowered = jax.jit(method.flat, keep_unused=True).lower(*arguments)
+        compiled = lowered.compile()
+        header = Header(key=key, ingredients=ingredients, calling=calling_of(lowered, compiled))
         store.put(path, pack(header, serialize(compiled)))
     elements = int(np.prod(list(bucket.values())))
     return ExecutableSpec(
-        key=header.key,
+        key=key,
         method=name,
         bucket=bucket,
         minimum=bucket == {**largest, "batch": 1} or ("batch" not in bucket and bucket == largest),
