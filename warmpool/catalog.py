@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache.errors import CacheError, Damaged, NotStored
+from cache.errors import CacheError, Damaged, NotStored, StoreUnavailable
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.arena import regions
@@ -98,17 +98,28 @@ def read_target(store: Store, model: ServedModel, fingerprint_digest: str) -> Ta
     """What this kind of machine has for the model, or None if it was never published for it.
 
     Raises:
+        StoreUnavailable: the store is away, or has lost the version: which says nothing of this kind of machine.
         Damaged: it cannot be read, or has an executable for which the manifest has no method, dimension or room.
     """
     path = stored.target_path(model.manifest.model, model.manifest.version, fingerprint_digest)
     try:
         target = _decoded(store.get(path), Target, path)
     except NotStored:
+        if not _is_there(store, stored.manifest_path(model.manifest.model, model.manifest.version)):
+            raise StoreUnavailable(f"{path}: the whole version is not there now") from None
         return None
     for spec in target.executables:
         if not _fits(model.methods.get(spec.method), spec.bucket):
             raise Damaged(path, f"its {spec.method!r} {stored.bucket_name(spec.bucket)} does not fit the manifest")
     return target
+
+
+def _is_there(store: Store, path: str) -> bool:
+    try:
+        store.get(path, bytes_max=1)
+    except NotStored:
+        return False
+    return True
 
 
 def _fits(method: ServedMethod | None, bucket: dict[str, int]) -> bool:

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy
-from warmpool.load_plan import Loadable, plan_loads
+from warmpool.load_plan import Loadable, LoadPlan, plan_loads
 from warmpool.manifest import bucket_name
 from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
@@ -60,7 +61,7 @@ class Instance:
         self.batcher = Batcher(settings.queue_rows_max, self._batch_finished)
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
-        self.upkeep = Upkeep(store, self.lanes)
+        self.upkeep = Upkeep(store, self.lanes, self._plan_missing)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started)
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
@@ -195,16 +196,9 @@ class Instance:
         first = stages[0].start_ns
         start.add(f"{lane.name} lane", [messages.Stage("fork", min(self._forkable_ns(lane), first), first), *stages])
         plan_ns = time.time_ns()
-        plan = plan_loads(
-            self.store,
-            self.dataplane.catalog.models.values(),
-            Fingerprint(fingerprint),
-            verified=self._weights_identities,
-            ladder_only=lane is not self.lanes[0],
-        )
         self._fingerprints[lane.name] = Fingerprint(fingerprint)
-        lane.load(plan)
-        if lane.cold_reasons:
+        lane.load(self._plan(lane, self.dataplane.catalog.models.values()))
+        if lane.load_plan and (lane.cold_reasons or lane.load_plan.missing):
             self.upkeep.notice()
         start.add(f"{lane.name} lane", [messages.Stage("plan", plan_ns, time.time_ns())])
         self._check_ready(lane)
@@ -254,6 +248,23 @@ class Instance:
             self.settled.set()
             self._start_cpu_lane()
         self.batcher.failed(batch)
+
+    def _plan(self, lane: LaneProxy, models: Iterable[ServedModel], first: int = 0) -> LoadPlan:
+        return plan_loads(
+            self.store,
+            models,
+            self._fingerprints[lane.name],
+            verified=self._weights_identities,
+            ladder_only=lane is not self.lanes[0],
+            first=first,
+        )
+
+    def _plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
+        """A plan for the models that the lane's own has not, None if it has all."""
+        if lane.load_plan is None or not lane.load_plan.missing:
+            return None
+        models = [model for name, model in self.dataplane.catalog.models.items() if name in lane.load_plan.missing]
+        return self._plan(lane, models, first=len(lane.load_plan.loadables))
 
     # How it comes up
 

@@ -142,6 +142,15 @@ class LaneProxy:
         self.state = "loading"
         self._load_more()
 
+    def extend(self, plan: LoadPlan) -> None:
+        """Load what a further plan has, whose numbers go on where those of the lane's own end."""
+        assert self.load_plan is not None
+        self.load_plan.loadables |= plan.loadables
+        self.load_plan.missing = plan.missing
+        self.cold_reasons |= self._loads.extend(plan)
+        self.state = "loading"
+        self._load_more()
+
     def kills(self, key: str) -> bool:
         """Whether lanes died while they loaded the executable, so that it is not tried any more."""
         return self._loads.kills(key)
@@ -150,6 +159,8 @@ class LaneProxy:
         """Load an executable that is cold now, from a file that has another one under its key."""
         assert self.load_plan is not None
         loadable = self.load_plan.loadables[number]
+        if not self.mapped.get(loadable.message.version):
+            return  # its weights are the trouble, and without them nothing can be loaded
         del self.cold_reasons[number]
         self._loads.add(
             msgspec.structs.replace(loadable.message, artifact_path=os.fspath(file)), minimum=loadable.minimum

@@ -42,8 +42,10 @@ class LoadPlan:
     """What a lane of one fingerprint is to hold.
 
     `work` is in load order; `missing` says why a model is not part of it, `absent` why an executable cannot be loaded.
+    Executables are numbered from `first` on.
     """
 
+    first: int = 0
     work: list[messages.Weights | messages.Load] = field(default_factory=list)
     loadables: dict[int, Loadable] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class LoadPlan:
     def add(self, model: ServedModel, spec: ExecutableSpec, artifact_file: str, absent: str = "") -> None:
         """Plan an executable; `absent` says why there is nothing to load."""
         method = model.methods[spec.method]
-        number = len(self.loadables)
+        number = self.first + len(self.loadables)
         inputs, outputs = method.inputs_of(spec.bucket), method.outputs_of(spec.bucket)
         message = messages.Load(
             executable=number,
@@ -95,6 +97,7 @@ def plan_loads(
     *,
     verified: Mapping[str, str],
     ladder_only: bool,
+    first: int = 0,
 ) -> LoadPlan:
     """The plan of a lane.
 
@@ -104,8 +107,9 @@ def plan_loads(
         fingerprint: of the lane.
         verified: by model key, which weights file was verified.
         ladder_only: whether the lane holds the ladder alone, as the CPU lane does.
+        first: number of the first executable.
     """
-    plan = LoadPlan()
+    plan = LoadPlan(first)
     targets: dict[str, Target] = {}
     by_key = {model.key: model for model in models}
     for key, model in by_key.items():
@@ -130,4 +134,4 @@ def _add(plan: LoadPlan, store: Store, model: ServedModel, spec: ExecutableSpec)
         plan.add(model, spec, os.fspath(store.local_path(executable_path(spec.key))))
     except (CacheError, ValueError) as error:  # ValueError: the key makes no path
         plan.add(model, spec, "", absent=str(error))
-        log.exception("executable is missing", extra={"model": model.key})
+        log.error("executable is missing", extra={"model": model.key, "reason": str(error)})  # noqa: TRY400  told whole

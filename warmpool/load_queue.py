@@ -33,15 +33,21 @@ class LoadQueue:
 
     def begin(self, plan: LoadPlan) -> dict[int, str]:
         """Start over with a plan; why some of its executables will not be tried, by number."""
+        self._work.clear()
+        self._in_flight = []
+        self._minimum.clear()
+        return self.extend(plan)
+
+    def extend(self, plan: LoadPlan) -> dict[int, str]:
+        """Load what a further plan has, too; why some of its executables will not be tried, by number."""
         refused = dict(plan.absent)
         for number, loadable in plan.loadables.items():
             if self.kills(loadable.message.key):
                 refused[number] = f"lanes died {DEATHS_MAX} times while they loaded it"
             elif self.kills(loadable.message.version):
                 refused[number] = f"lanes died {DEATHS_MAX} times while they mapped its weights"
-        self._work = deque(work for work in plan.work if not (_executable(work) in refused or self.kills(_key(work))))
-        self._in_flight = []
-        self._minimum = {
+        self._work.extend(work for work in plan.work if not (_executable(work) in refused or self.kills(_key(work))))
+        self._minimum |= {
             number for number, loadable in plan.loadables.items() if loadable.minimum and number not in refused
         }
         return refused
@@ -54,7 +60,7 @@ class LoadQueue:
         self._work.append(load)
 
     def kills(self, key: str) -> bool:
-        """Whether lanes have died so often of an executable, or of a version's weights, that it is not tried any more."""
+        """Whether lanes died so often of an executable, or of a version's weights, that it is not tried any more."""
         return self._deaths[key] >= DEATHS_MAX
 
     def take(self) -> list[Work]:

@@ -1,8 +1,9 @@
 """What a running instance does for its store, and because of it; never in a request's way.
 
-What a lane could not make warm is looked at again, by the front itself. An executable that is damaged, not trusted, or
-killed two lanes is set aside with its reason, and asked for again (`cache.wanted`); as soon as the store has a sound
-one under the same key, the lanes load it. A store that is away is asked again, less and less often.
+Models of which the store had nothing for a lane, or that could not be read, are asked for again. What a lane could not
+make warm is looked at again, by the front itself. An executable that is damaged, not trusted, or killed two lanes is
+set aside with its reason, and asked for again (`cache.wanted`); as soon as the store has a sound one under the same
+key, the lanes load it. A store that is away is asked again, less and less often.
 
 The store also says which keys nobody trusts any more. Lanes hold executables that such a key signed, and their own copy
 of the trust, so they are replaced, one after the other.
@@ -26,6 +27,7 @@ from cache.verification import check
 from cache.wanted import want
 from warmpool.backoff import backoff_s
 from warmpool.lanes import LaneProxy
+from warmpool.load_plan import LoadPlan
 from warmpool.manifest import executable_path
 
 log = logging.getLogger(__name__)
@@ -44,11 +46,14 @@ class Upkeep:
         store_trouble: Why the store could not be read or written when that was last tried, "" if it could.
     """
 
-    def __init__(self, store: SignedStore, lanes: Sequence[LaneProxy]) -> None:
+    def __init__(
+        self, store: SignedStore, lanes: Sequence[LaneProxy], plan_missing: Callable[[LaneProxy], LoadPlan | None]
+    ) -> None:
         self.quarantined = 0
         self.store_trouble = ""
         self._store = store
         self._lanes = lanes
+        self._plan_missing = plan_missing
         self._news = asyncio.Event()
         self._tried: dict[str, str] = {}  # by key: the content that was given to a lane, or is not to be
 
@@ -66,15 +71,27 @@ class Upkeep:
     async def _mend_for_ever(self) -> None:
         looks = 0
         while True:
-            cold = self._cold()
-            if not cold:
+            if not self._lacking():
                 await self._news.wait()
+            if self._news.is_set():
+                self._news.clear()
                 looks = 0
-            self._news.clear()
             looks += 1
+            for lane in self._lanes:
+                await self._extend(lane)
             for key, reason in self._cold().items():
                 await self._mend(key, reason)
             await _either(self._news, backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
+
+    def _lacking(self) -> bool:
+        return any(lane.load_plan is not None and (lane.load_plan.missing or lane.cold_reasons) for lane in self._lanes)
+
+    async def _extend(self, lane: LaneProxy) -> None:
+        """Give the lane the models that the store had nothing of for it, as far as that has changed."""
+        before = lane.load_plan
+        plan = await self._asked(lambda: self._plan_missing(lane))
+        if plan and plan.loadables and lane.load_plan is before:
+            lane.extend(plan)
 
     def _cold(self) -> dict[str, str]:
         """Why executables are cold, by key."""
@@ -104,7 +121,8 @@ class Upkeep:
             checked = check(self._store, path)
             content = hashlib.sha256(self._store.inner.get(path)).hexdigest()
         except NotStored:
-            want(self._store, key, reason)
+            if self._store.names("models"):  # else the whole store is away, and not to be begun again
+                want(self._store, key, reason)
             return None
         if deadly and self._tried.get(key, content) == content:
             self._set_aside(path, reason)
