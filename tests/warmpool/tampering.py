@@ -75,10 +75,16 @@ class Genuine:
         key = digest_ingredients(ingredients) if renamed else self.header.key
         return self.saying(ingredients=ingredients, key=key)
 
-    def from_elsewhere(self, name: str, *, renamed: bool = False) -> bytes:
+    def with_ingredient(self, name: str, value: str, renamed: bool) -> bytes:
+        return self.made_of({**self.header.ingredients, name: value}, renamed=renamed)
+
+    def without_ingredient(self, name: str, renamed: bool) -> bytes:
+        kept = {other: value for other, value in self.header.ingredients.items() if other != name}
+        return self.made_of(kept, renamed=renamed)
+
+    def from_elsewhere(self, name: str, renamed: bool = False) -> bytes:
         """As it would have been made on a machine that differs in one ingredient of the fingerprint."""
-        changed = {**self.header.ingredients, f"fingerprint.{name}": ELSEWHERE[name]}
-        return self.made_of(changed, renamed=renamed)
+        return self.with_ingredient(f"fingerprint.{name}", ELSEWHERE[name], renamed)
 
     def called(self, **changes: Any) -> bytes:
         """With another calling convention."""
@@ -185,17 +191,15 @@ def _lies(genuine: Genuine) -> dict[str, st.SearchStrategy[bytes]]:
         "key in capitals": st.just(genuine.saying(key=header.key.upper())),
         "kind": st.sampled_from(("program", "jax-cache")).map(lambda kind: genuine.saying(kind=kind)),
         "an ingredient more": st.builds(
-            lambda name, value, renamed: genuine.made_of({**header.ingredients, name: value}, renamed=renamed),
+            genuine.with_ingredient,
             st.sampled_from(("fingerprint.", "bucket.", "option.", "")).flatmap(
                 lambda prefix: st.text(min_size=1, max_size=8).map(lambda name: prefix + name)
             ),
             st.text(max_size=8),
             st.booleans(),
         ),
-        "an ingredient of a mebibyte": st.booleans().map(
-            lambda renamed: genuine.made_of(
-                {**header.ingredients, "fingerprint.jaxlib": "\N{GRINNING FACE}" * 200_000}, renamed=renamed
-            )
+        "an ingredient of nearly a mebibyte": st.booleans().map(
+            lambda renamed: genuine.with_ingredient("fingerprint.jaxlib", "\N{GRINNING FACE}" * 200_000, renamed)
         ),
         "no ingredients": st.booleans().map(lambda renamed: genuine.made_of({}, renamed=renamed)),
         "number of devices": st.integers(2, 64).map(lambda devices: genuine.called(devices=devices)),
@@ -204,20 +208,12 @@ def _lies(genuine: Genuine) -> dict[str, st.SearchStrategy[bytes]]:
         "arguments": _other_tensors(header.calling.arguments).map(lambda some: genuine.called(arguments=some)),
         "results": _other_tensors(header.calling.results).map(lambda some: genuine.called(results=some)),
     }
+    renamed = st.booleans()
     for name in header.ingredients:
-        found[f"another {name}"] = st.builds(
-            lambda value, renamed, name=name: genuine.made_of({**header.ingredients, name: value}, renamed=renamed),
-            st.text(max_size=12),
-            st.booleans(),
-        )
-        without = {other: value for other, value in header.ingredients.items() if other != name}
-        found[f"no {name}"] = st.booleans().map(
-            lambda renamed, without=without: genuine.made_of(without, renamed=renamed)
-        )
+        found[f"another {name}"] = st.builds(genuine.with_ingredient, st.just(name), st.text(max_size=12), renamed)
+        found[f"no {name}"] = st.builds(genuine.without_ingredient, st.just(name), renamed)
     for name in ELSEWHERE:
-        found[f"from elsewhere: {name}"] = st.booleans().map(
-            lambda renamed, name=name: genuine.from_elsewhere(name, renamed=renamed)
-        )
+        found[f"from elsewhere: {name}"] = st.builds(genuine.from_elsewhere, st.just(name), renamed)
     return found
 
 

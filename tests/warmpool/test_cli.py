@@ -9,11 +9,16 @@ import pytest
 
 from tests.warmpool.command import assert_one_line, warmpool
 from warmpool import __version__
+from warmpool.cache_commands.command import COMMANDS as CACHE_COMMANDS
 from warmpool.cli import COMMANDS, main
 
 # What only some commands need: each costs time or may not be installed where the others run.
 HEAVY = {"cache.executable", "flax", "grpc", "jax", "jaxlib", "numpy", "optax", "orbax", "prometheus_client", "uvicorn"}
-ALLOWED: dict[str, set[str]] = {"publish": HEAVY - {"grpc", "prometheus_client", "uvicorn"}}
+ALLOWED: dict[str, set[str]] = {
+    "publish": HEAVY - {"grpc", "prometheus_client", "uvicorn"},
+    "cache": {"jax", "jaxlib", "numpy"},  # `cache fill` compiles
+}
+STORE_FLAGS = ["--store", "--trusted-keys", "--distrusted-keys", "--signing-key", "--allow-unsigned"]
 
 
 def loaded(*arguments):
@@ -53,8 +58,9 @@ def test_help_lists_every_command_with_what_it_is_for():
 @pytest.mark.parametrize(
     ("command", "flags"),
     [
-        ("publish", ["--store", "--version", "--json"]),
-        ("serve", ["--store", "--host", "--port", "--grpc-port", "--accelerator", "--drain-s-max", "--otlp-endpoint"]),
+        ("publish", [*STORE_FLAGS, "--version", "--json"]),
+        ("serve", [*STORE_FLAGS, "--host", "--port", "--grpc-port", "--accelerator", "--drain-s-max"]),
+        ("serve", ["--otlp-endpoint"]),
         ("status", ["--url", "--json"]),
         ("traces", ["--url", "--json", "--cold", "--count"]),
     ],
@@ -69,10 +75,32 @@ def test_help_of_a_command_lists_its_flags(command, flags):
         assert f"\n  {flag} " in result.stdout, flag
 
 
+def test_help_of_the_cache_lists_every_command_with_what_it_is_for():
+    result = warmpool("cache", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    words = " ".join(result.stdout.split())
+    for name, (_, summary) in CACHE_COMMANDS.items():
+        assert f"{name} {summary}" in words
+
+
+@pytest.mark.parametrize("command", CACHE_COMMANDS)
+def test_every_cache_command_says_what_it_is_for_and_can_print_json(command):
+    result = warmpool("cache", command, "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"usage: warmpool cache {command} ")
+    summary = CACHE_COMMANDS[command][1]
+    assert f"{summary[0].upper()}{summary[1:]}." in " ".join(result.stdout.split())
+    assert "\n  --json " in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((), "COMMAND"),
+        (("cache",), "COMMAND"),
+        (("cache", "bogus"), "bogus"),
+        (("cache", "keygen"), "FILE"),
+        (("serve", "--allow-unsigned=yes"), "--allow-unsigned"),
         (("bogus",), "bogus"),
         (("status", "--bogus"), "--bogus"),
         (("serve", "--accelerator", "abacus"), "abacus"),
@@ -91,7 +119,11 @@ def test_an_error_of_any_command_is_one_line_and_status_1(tmp_path):
     assert_one_line(warmpool("serve"), "serve", "--store")
     assert_one_line(warmpool("status", "--url", "nowhere"), "status", "nowhere")
     assert_one_line(warmpool("traces", "--url", "nowhere"), "traces", "nowhere")
-    result = warmpool("publish", str(tmp_path / "absent.py"), "--store", str(tmp_path / "store"))
+    assert_one_line(warmpool("cache", "keygen", "/dev/null/key"), "cache", "keygen: ", "/dev/null/key")
+    store = ("--store", str(tmp_path / "store"))
+    model = str(tmp_path / "absent.py")
+    assert_one_line(warmpool("publish", model, *store), "publish", "--trusted-keys", "--allow-unsigned")
+    result = warmpool("publish", model, *store, "--allow-unsigned")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("warmpool publish: ")
     assert "absent.py" in result.stderr

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 
-from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, read_settings
+from cache.settings import StoreSettings
+from warmpool import serve
+from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, add_store_flags, read_settings
 
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "store": "elsewhere",
+    "trusted_keys": "keys/publisher.pub,more-keys",
+    "distrusted_keys": "ab" * 32,
+    "allow_unsigned": True,
+    "signing_key": "keys/publisher",
+    "encryption_key": "keys/at-rest",
+    "audit_log": "-",
+    "cache_folder": "/var/cache/warmpool",
+    "cache_bytes_max": 8,
     "host": "0.0.0.0",
     "port": 1,
     "grpc_port": 2,
@@ -22,6 +34,7 @@ OTHERS = {
     "traces_kept_max": 7,
     "otlp_endpoint": "http://collector:4318",
 }
+FLAGS = {"accelerator": ("none", "none"), "allow_unsigned": ("no", False)}  # given, meant; what has to be of a kind
 
 
 def test_there_is_a_test_value_for_every_setting():
@@ -33,8 +46,35 @@ def test_every_setting_is_read_from_the_environment_and_from_a_flag_and_the_flag
     environment = {"WARMPOOL_STORE": "s", f"WARMPOOL_{name.upper()}": str(OTHERS[name])}
     assert getattr(read_settings(Settings, {}, environment), name) == OTHERS[name]
     assert getattr(read_settings(Settings, {"store": "s", name: str(OTHERS[name])}, {}), name) == OTHERS[name]
-    flag = {"store": "s"} | {name: "jax" if name == "accelerator" else "9"}
-    assert str(getattr(read_settings(Settings, flag, environment), name)) in {"9", "9.0", "jax"}
+    given, meant = FLAGS.get(name, ("9", type(OTHERS[name])("9")))
+    assert OTHERS[name] != meant
+    assert getattr(read_settings(Settings, {"store": "s"} | {name: given}, environment), name) == meant
+
+
+def test_what_opens_a_store_is_read_alone_by_commands_that_do_not_serve():
+    names = [field.name for field in dataclasses.fields(StoreSettings)]
+    environment = {f"WARMPOOL_{name.upper()}": str(value) for name, value in OTHERS.items()}
+    assert read_settings(StoreSettings, {}, environment) == StoreSettings(**{name: OTHERS[name] for name in names})
+
+
+@pytest.mark.parametrize(("kind", "add"), [(StoreSettings, add_store_flags), (Settings, serve.add_arguments)])
+def test_every_setting_has_a_flag_and_none_is_taken_for_given(kind, add):
+    parser = argparse.ArgumentParser()
+    add(parser)
+    assert vars(parser.parse_args([])) == dict.fromkeys(field.name for field in dataclasses.fields(kind))
+    given = parser.parse_args(["--store", "s", "--allow-unsigned", "--trusted-keys", "a,b"])
+    settings = read_settings(kind, vars(given), {"WARMPOOL_ALLOW_UNSIGNED": "0", "WARMPOOL_TRUSTED_KEYS": "c"})
+    assert (settings.allow_unsigned, settings.trusted_keys) == (True, "a,b")
+
+
+@pytest.mark.parametrize("text", ["1", "true", "True", "YES"])
+def test_a_switch_is_turned_on_from_the_environment(text):
+    assert read_settings(Settings, {"store": "s"}, {"WARMPOOL_ALLOW_UNSIGNED": text}).allow_unsigned is True
+
+
+@pytest.mark.parametrize("text", ["0", "false", "No", ""])
+def test_a_switch_is_turned_off_from_the_environment(text):
+    assert read_settings(Settings, {"store": "s"}, {"WARMPOOL_ALLOW_UNSIGNED": text}).allow_unsigned is False
 
 
 def test_what_is_not_given_has_its_default():
@@ -81,6 +121,8 @@ def test_without_a_store_it_is_said_how_to_give_one():
         ("queue_rows_max", "0", "queue_rows_max is 0, allowed: more than 0 and finite"),
         ("body_bytes_max", "-5", "body_bytes_max is -5, allowed: more than 0 and finite"),
         ("traces_kept_max", "0", "traces_kept_max is 0, allowed: more than 0 and finite"),
+        ("allow_unsigned", "maybe", "allow_unsigned is 'maybe', allowed: 1, true, yes, 0, false, no"),
+        ("allow_unsigned", "2", "allow_unsigned is '2', allowed: 1, true, yes, 0, false, no"),
         ("accelerator", "gpu", "accelerator is 'gpu', allowed: auto, none, jax"),
     ],
 )
@@ -102,8 +144,10 @@ def test_every_accelerator_is_allowed(accelerator):
 
 
 def test_an_empty_store_is_refused():
-    with pytest.raises(SettingError, match="store is ''"):
-        Settings(store="")
+    with pytest.raises(SettingError, match=r"^store is '', allowed: a folder's path, file:///folder or gs://"):
+        read_settings(Settings, {"store": ""}, {"WARMPOOL_STORE": "s"})
+    with pytest.raises(SettingError, match=r"^store is not set"):
+        read_settings(Settings, {}, {"WARMPOOL_STORE": ""})
 
 
 def test_settings_cannot_be_changed():
