@@ -31,32 +31,47 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     kept_at: str
 
 
-def quarantine(store: Store, path: str, reason: str) -> Kept | None:
-    """Set an object aside; None if it is gone already, or another one took its place.
+def quarantine(store: Store, path: str, reason: str, generation: str | None = None) -> Kept | None:
+    """Set an object aside.
 
     Args:
         store: The store as it lies there, below signatures and encryption.
         path: Of the object.
         reason: What is wrong with it.
+        generation: Of the one that was looked at, as `Store.get_versioned` has it; None: whatever is there now.
+
+    Returns:
+        What is kept; None if the object is gone already, or another one took its place.
+
+    Raises:
+        StoreUnavailable: The original is still there then.
     """
+    store.discard(path)  # what is set aside is what lies in the store, not what is kept of it here
+    now = datetime.now(UTC)
+    place = f"{FOLDER}/{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    kept = Kept(
+        path=path,
+        key=path.rpartition("/")[2],
+        reason=reason,
+        when=now.isoformat(timespec="milliseconds"),
+        kept_at=f"{place}/{path}",
+    )
     try:
-        generation = None if path.startswith("weights/") else store.get_versioned(path)[1]
-        now = datetime.now(UTC)
-        place = f"{FOLDER}/{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-        kept = Kept(
-            path=path,
-            key=path.rpartition("/")[2],
-            reason=reason,
-            when=now.isoformat(timespec="milliseconds"),
-            kept_at=f"{place}/{path}",
-        )
-        store.put_file(kept.kept_at, store.local_path(path))
+        if path.startswith("weights/"):
+            found = None
+            store.put_file(kept.kept_at, store.local_path(path))
+        else:
+            data, found = store.get_versioned(path)
+            if generation not in {None, found}:
+                return None
+            store.put(kept.kept_at, data)
     except NotStored:
         return None
     store.put(f"{place}/{_REASON}", msgspec.json.encode(kept))
-    if generation is None:
+    if found is None:
         store.delete(path)
-    elif not store.delete_if(path, generation):
+    elif not store.delete_if(path, found):
+        _forget(store, kept)
         return None
     store.discard(path)
     return kept
@@ -71,9 +86,17 @@ def quarantined(store: Store) -> list[Kept]:
     return found
 
 
-def restore(store: Store, kept: Kept) -> None:
-    """Put an object back where it was."""
+def restore(store: Store, kept: Kept) -> bool:
+    """Put an object back where it was; False, and nothing happens, if another one is there by now."""
+    folder, _, name = kept.path.rpartition("/")
+    if name in store.names(folder):
+        return False
     store.put_file(kept.path, store.local_path(kept.kept_at))
-    place = kept.kept_at.removesuffix(f"/{kept.path}")
+    _forget(store, kept)
+    return True
+
+
+def _forget(store: Store, kept: Kept) -> None:
+    """Remove what is kept. The reason goes first: without it nothing is said to be set aside."""
+    store.delete(f"{kept.kept_at.removesuffix(f'/{kept.path}')}/{_REASON}")
     store.delete(kept.kept_at)
-    store.delete(f"{place}/{_REASON}")

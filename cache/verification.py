@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cache.artifact import unpack
-from cache.errors import Damaged, Foreign, Untrusted
+from cache.artifact import Kind, unpack
+from cache.errors import Damaged, Foreign, NotStored, StoreUnavailable, Untrusted
 from cache.ingredients import digest_ingredients
+from cache.quarantine import Kept, quarantine
 from cache.signed_store import SignedStore
 
 
@@ -20,7 +21,7 @@ class Checked:
     Attributes:
         fault: What is wrong with it, "" if nothing is.
         untrusted: Whether that is its signature alone.
-        ingredients: What a sound executable was made of.
+        ingredients: What a sound artifact was made of.
     """
 
     fault: str = ""
@@ -35,37 +36,91 @@ def check(store: SignedStore, path: str) -> Checked:
         NotStored: It is gone.
         StoreUnavailable: It cannot be read now, which says nothing of it.
     """
-    folder, _, name = path.partition("/")
     try:
-        match folder:
-            case "executables":
-                return Checked(ingredients=_executable(store, path, name))
-            case "programs":
-                unpack(store.get(path), key=name, trust=store.trust)
-            case "weights":
-                _weights(store, path, name)
-            case "models":
-                _document(store, path)
+        return Checked(ingredients=_read(store, path))
     except Untrusted as error:
         return Checked(f"it is not trusted: {error.reason}", untrusted=True)
     except Damaged as error:
         return Checked(f"it is damaged: {error.reason}")
     except Foreign as error:
         return Checked(f"it was made for something else ({error.shown})")
-    return Checked()
 
 
-def _executable(store: SignedStore, path: str, key: str) -> dict[str, str]:
-    header, _ = unpack(store.get(path), key=key, trust=store.trust)
-    made_of = digest_ingredients(header.ingredients)
-    if made_of != key:
+def set_aside(store: SignedStore, path: str, reason: str = "", generation: str | None = None) -> Kept | None:
+    """Quarantine an object, and tell the audit log.
+
+    Args:
+        store: Where it is.
+        path: Of the object.
+        reason: What is wrong with it; "": it is looked at once more, so that one which took its place since it was
+            found to be faulty stays if it is sound.
+        generation: Of the one that the reason is about; None: whatever is there now.
+
+    Returns:
+        What is kept; None if it is gone, another one took its place, or nothing is wrong with it.
+
+    Raises:
+        StoreUnavailable: It cannot be moved now.
+    """
+    store.discard(path)
+    try:
+        if not reason:
+            if not path.startswith("weights/"):
+                generation = store.bottom.get_versioned(path)[1]
+            reason = check(store, path).fault
+        kept = quarantine(store.bottom, path, reason, generation) if reason else None
+    except NotStored:
+        return None
+    if kept:
+        store.discard(path)
+        store.audit.record("quarantine", path=path, key=kept.key, reason=reason)
+    return kept
+
+
+def _read(store: SignedStore, path: str) -> dict[str, str]:
+    folder, _, name = path.partition("/")
+    match folder:
+        case "executables":
+            return _made_of(store, path, "executable")
+        case "jax-cache":
+            return _made_of(store, path, "jax-cache")
+        case "programs":
+            return _ingredients(store, path, "program")
+        case "weights":
+            _weights(store, path, name)
+        case "models":
+            _document(store, path)
+    return {}
+
+
+def _made_of(store: SignedStore, path: str, kind: Kind) -> dict[str, str]:
+    """The ingredients of an artifact whose key is their digest."""
+    ingredients = _ingredients(store, path, kind)
+    key = path.rpartition("/")[2]
+    if (made_of := digest_ingredients(ingredients)) != key:
         raise Foreign(f"artifact {key[:16]}", {"key": (key, made_of)})
+    return ingredients
+
+
+def _ingredients(store: SignedStore, path: str, kind: Kind) -> dict[str, str]:
+    """Those of an artifact of this kind that lies where its key says."""
+    key = path.rpartition("/")[2]
+    header, _ = unpack(store.get(path), key=key, trust=store.trust)
+    if header.kind != kind:
+        raise Foreign(f"artifact {key[:16]}", {"kind": (kind, header.kind)})
     return header.ingredients
 
 
 def _weights(store: SignedStore, path: str, digest: str) -> None:
-    with store.local_path(path).open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        with store.local_path(path).open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise NotStored(path) from None
+    except OSError as error:
+        raise StoreUnavailable(f"{path!r}: {error.strerror or error}") from error
+    finally:
+        store.discard(path)  # decrypted, it would take up memory for as long as the store object lives
     if found != digest:
         raise Damaged(f"weights {digest[:16]}", f"their digest is {found[:16]}")
 

@@ -23,7 +23,7 @@ from cache.signed_store import SignedStore
 from warmpool import __version__, messages
 from warmpool.batcher import Batcher
 from warmpool.batches import Batch
-from warmpool.catalog import ServedModel, read_catalog, verify_weights
+from warmpool.catalog import Catalog, ServedModel, read_catalog, verify_weights
 from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
@@ -83,7 +83,7 @@ class Instance:
         """Read the catalog, start the lanes, verify weights. Returns when the lanes are on their way."""
         self._zygote.watch()
         with_catalog = time.time_ns()
-        self.dataplane.catalog = await asyncio.to_thread(read_catalog, self.store)
+        self.dataplane.catalog = await asyncio.to_thread(self._read_store)
         self.cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
         primary_mode: Mode = "jax" if self._preload == "jax" else "jaxlib"
         arena_bytes = self.dataplane.catalog.arena_bytes
@@ -95,11 +95,14 @@ class Instance:
         self.lanes[0].start()
         await self._verify_weights()
 
+    def _read_store(self) -> Catalog:
+        self.store.refresh_trust()
+        return read_catalog(self.store)
+
     async def tend(self) -> None:
         """Care for the store until cancelled; begins when the start is over."""
         await self.settled.wait()
-        if fingerprint := self._fingerprints.get("primary"):
-            await self.upkeep.run(fingerprint)
+        await self.upkeep.run(self._fingerprints)
 
     async def stop(self) -> None:
         """End lanes and zygote; what still waits gets its answer first."""

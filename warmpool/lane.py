@@ -7,6 +7,7 @@ still loads; XLA releases the interpreter lock for all of it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import queue
 import signal
@@ -137,6 +138,7 @@ class Lane:
 
     def _load(self, load: messages.Load) -> messages.Warm | messages.Cold:
         stages: list[messages.Stage] = []
+        data = b""
         try:
             with _staged(stages, "fetch"):
                 data = Path(load.artifact_path).read_bytes()
@@ -149,7 +151,8 @@ class Lane:
             with _staged(stages, "first run"):
                 self._first_run(warm)
         except (CacheError, OSError) as error:
-            return messages.Cold(executable=load.executable, reason=_reason(error))
+            content = hashlib.sha256(data).hexdigest() if data else ""
+            return messages.Cold(executable=load.executable, reason=_reason(error), content=content)
         self.warm[load.executable] = warm
         return messages.Warm(executable=load.executable, stages=stages)
 

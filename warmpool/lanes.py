@@ -78,12 +78,14 @@ class LaneProxy:
         self.started_ns = 0
         self.batches_run = 0
         self.cold_reasons: dict[int, str] = {}
+        self.tried: dict[int, str] = {}
         self.warmed = asyncio.Event()
         self.mapped: dict[str, str] = {}
         self._trust = trust
         self._zygote = zygote
         self._watcher = watcher
         self._loads = LoadQueue()
+        self._replaced = False
         self._runs_begun = 0
         self._channel: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
@@ -145,6 +147,8 @@ class LaneProxy:
     def extend(self, plan: LoadPlan) -> None:
         """Load what a further plan has, whose numbers go on where those of the lane's own end."""
         assert self.load_plan is not None
+        if self.state == "stopped":
+            return
         self.load_plan.loadables |= plan.loadables
         self.load_plan.missing = plan.missing
         self.cold_reasons |= self._loads.extend(plan)
@@ -155,26 +159,36 @@ class LaneProxy:
         """Whether lanes died while they loaded the executable, so that it is not tried any more."""
         return self._loads.kills(key)
 
-    def retry(self, number: int, file: Path) -> None:
-        """Load an executable that is cold now, from a file that has another one under its key."""
+    def retry(self, number: int, file: Path, content: str) -> bool:
+        """Load an executable that is cold now from a file with this content (its SHA-256).
+
+        Returns:
+            Whether it will; not if that very content is what this process tried, or while it has no weights for it.
+        """
         assert self.load_plan is not None
         loadable = self.load_plan.loadables[number]
-        if not self.mapped.get(loadable.message.version):
-            return  # its weights are the trouble, and without them nothing can be loaded
+        without_weights = not self.mapped.get(loadable.message.version)
+        if self.state == "stopped" or without_weights or self.tried.get(number) == content:
+            return False
         del self.cold_reasons[number]
+        self.tried[number] = content
         self._loads.add(
             msgspec.structs.replace(loadable.message, artifact_path=os.fspath(file)), minimum=loadable.minimum
         )
         self.state = "loading"
         self._load_more()
+        return True
 
     def replace(self, trust: Trust) -> None:
-        """Put a process with this trust in the place of the one that runs. `warmed` is set once it has tried all."""
+        """Put a process with this trust in the place of the one that runs. `warmed` is set once it has tried all.
+
+        What it is doing is not to blame for that, and is done elsewhere.
+        """
         self._trust = trust
         self.warmed.clear()
         self.mapped.clear()
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGKILL)
+        self._replaced = self._channel is not None
+        self._end_replaced()
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         """Whether the lane holds, or may come to hold, an executable that covers the need."""
@@ -252,6 +266,7 @@ class LaneProxy:
                 self._answered(message)
             case messages.Born():
                 self.pid = message.pid
+                self._end_replaced()
             case messages.Gone():
                 self._died(message.exit)
 
@@ -287,6 +302,8 @@ class LaneProxy:
             case messages.Cold():
                 loadable = self.load_plan.loadables[message.executable]
                 self.cold_reasons[message.executable] = message.reason
+                if message.content:
+                    self.tried[message.executable] = message.content
                 self._watcher.damaged(self, loadable, message.reason)
 
     def _load_more(self) -> None:
@@ -319,27 +336,39 @@ class LaneProxy:
         assert self._channel is not None
         self._loop.remove_reader(self._channel)
         self._channel.close()
+        replaced, self._replaced = self._replaced, False
         self._channel, self.pid, self.load_plan = None, None, None
         self.warm.clear()
         self.warm_count = 0
         self.cold_reasons.clear()
+        self.tried.clear()
         self.warmed.clear()
         self.mapped.clear()
-        self._loads.died()
+        self._loads.died(blamed=not replaced)
         self._answered(None)
         batch, self.batch = self.batch, None
         if batch is not None:
-            batch.begun = self.arena.runs_begun > self._runs_begun
+            batch.begun = self.arena.runs_begun > self._runs_begun and not replaced
         if self.state == "stopped":
             if not self._ended.done():
                 self._ended.set_result(None)
             if batch is not None:
                 self._watcher.failed(self, batch, "the instance is shutting down")
             return
-        log.error("lane died", extra={"lane": self.name, "status": status})
+        if replaced:
+            log.info("lane is replaced", extra={"lane": self.name})
+        else:
+            log.error("lane died", extra={"lane": self.name, "status": status})
         self.restarts += 1
         self._restart_later()
-        self._watcher.failed(self, batch, f"the {self.name} lane died with status {status}")
+        how = "was replaced" if replaced else f"died with status {status}"
+        self._watcher.failed(self, batch, f"the {self.name} lane {how}")
+
+    def _end_replaced(self) -> None:
+        """Kill the process that is to be replaced, as soon as it is known by number."""
+        if self._replaced and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # its end is about to be read
+                os.kill(self.pid, signal.SIGKILL)
 
     def _restart_later(self) -> None:
         """At once after a lane that had become warm, with growing delays after ones that had not."""

@@ -83,9 +83,10 @@ class LoadQueue:
         self._in_flight = [work for work in self._in_flight if not _loads(work, message.executable)]
         self._minimum.discard(message.executable)
 
-    def died(self) -> None:
-        """The lane is gone, perhaps because of what it was loading."""
-        self._deaths.update(map(_key, self._in_flight))
+    def died(self, *, blamed: bool = True) -> None:
+        """The lane is gone, perhaps because of what it was loading; not `blamed`: certainly not because of that."""
+        if blamed:
+            self._deaths.update(map(_key, self._in_flight))
         self._work.clear()
         self._in_flight = []
 

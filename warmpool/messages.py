@@ -87,10 +87,11 @@ class Warm(Message, frozen=True):
 
 
 class Cold(Message, frozen=True):
-    """An executable could not be made warm."""
+    """An executable could not be made warm; `content` is the SHA-256 of what was read, "" if nothing was."""
 
     executable: int
     reason: str
+    content: str = ""
 
 
 class Done(Message, frozen=True):

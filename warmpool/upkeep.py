@@ -3,10 +3,10 @@
 Models of which the store had nothing for a lane, or that could not be read, are asked for again. What a lane could not
 make warm is looked at again, by the front itself. An executable that is damaged, not trusted, or killed two lanes is
 set aside with its reason, and asked for again (`cache.wanted`); as soon as the store has a sound one under the same
-key, the lanes load it. A store that is away is asked again, less and less often.
+key that a lane has not tried, the lane loads it. A store that is away is asked again, less and less often.
 
 The store also says which keys nobody trusts any more. Lanes hold executables that such a key signed, and their own copy
-of the trust, so they are replaced, one after the other.
+of the trust, so they are replaced, one after the other. And it is told which kinds of machine use it, every day.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from cache.errors import CacheError, NotStored, StoreUnavailable
 from cache.fingerprint import Fingerprint
-from cache.quarantine import quarantine
-from cache.sightings import mark
+from cache.sightings import MARK_EVERY_S, mark
 from cache.signed_store import SignedStore
-from cache.verification import check
+from cache.store import is_path
+from cache.verification import check, set_aside
 from cache.wanted import want
 from warmpool.backoff import backoff_s
 from warmpool.lanes import LaneProxy
@@ -38,35 +44,46 @@ TRUST_EVERY_S = 60.0
 REPLACED_S_MAX = 30.0
 
 
+class _Sound(NamedTuple):
+    """A file with a sound executable, and the SHA-256 of its content."""
+
+    file: Path
+    content: str
+
+
 class Upkeep:
     """The upkeep of one instance.
 
     Attributes:
         quarantined: How many executables it set aside.
-        store_trouble: Why the store could not be read or written when that was last tried, "" if it could.
     """
 
     def __init__(
         self, store: SignedStore, lanes: Sequence[LaneProxy], plan_missing: Callable[[LaneProxy], LoadPlan | None]
     ) -> None:
         self.quarantined = 0
-        self.store_trouble = ""
         self._store = store
         self._lanes = lanes
         self._plan_missing = plan_missing
         self._news = asyncio.Event()
-        self._tried: dict[str, str] = {}  # by key: the content that was given to a lane, or is not to be
+        self._troubles: dict[str, str] = {}  # by what was asked: why the store did not do it
+        self._given: dict[str, str] = {}  # by key: the content that lanes got last, or died of
+        self._marked_s: dict[str, float] = {}
+
+    @property
+    def store_trouble(self) -> str:
+        """Why the store could not be read or written when that was last tried, "" if it could."""
+        return next(iter(self._troubles.values()), "")
 
     def notice(self) -> None:
         """Something is cold that was to be warm."""
         self._news.set()
 
-    async def run(self, fingerprint: Fingerprint) -> None:
-        """Until it is cancelled. The fingerprint is the primary lane's."""
-        await self._asked(lambda: mark(self._store, fingerprint))
+    async def run(self, fingerprints: Mapping[str, Fingerprint]) -> None:
+        """Until it is cancelled. The fingerprints are the lanes', by name, as they become known."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._mend_for_ever())
-            group.create_task(self._follow_trust())
+            group.create_task(self._follow(fingerprints))
 
     async def _mend_for_ever(self) -> None:
         looks = 0
@@ -79,8 +96,11 @@ class Upkeep:
             looks += 1
             for lane in self._lanes:
                 await self._extend(lane)
-            for key, reason in self._cold().items():
+            cold = self._cold()
+            for key, reason in cold.items():
                 await self._mend(key, reason)
+            for settled in [asked for asked in self._troubles if asked.startswith("key ") and asked[4:] not in cold]:
+                del self._troubles[settled]
             await _either(self._news, backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
 
     def _lacking(self) -> bool:
@@ -89,7 +109,7 @@ class Upkeep:
     async def _extend(self, lane: LaneProxy) -> None:
         """Give the lane the models that the store had nothing of for it, as far as that has changed."""
         before = lane.load_plan
-        plan = await self._asked(lambda: self._plan_missing(lane))
+        plan = await self._asked(f"models of {lane.name}", lambda: self._plan_missing(lane))
         if plan and plan.loadables and lane.load_plan is before:
             lane.extend(plan)
 
@@ -100,70 +120,110 @@ class Upkeep:
             if lane.load_plan is not None:
                 for number, reason in lane.cold_reasons.items():
                     found[lane.load_plan.loadables[number].message.key] = reason
-        return found
+        return {key: reason for key, reason in found.items() if is_path(executable_path(key))}
+
+    def _cold_in(self, key: str) -> list[tuple[LaneProxy, int]]:
+        """The lanes in which an executable is cold, and its number there."""
+        return [
+            (lane, number)
+            for lane in self._lanes
+            for number in lane.cold_reasons
+            if lane.load_plan is not None and lane.load_plan.loadables[number].message.key == key
+        ]
 
     async def _mend(self, key: str, reason: str) -> None:
         deadly = any(lane.kills(key) for lane in self._lanes)
-        file = await self._asked(lambda: self._sound_file(key, reason, deadly=deadly))
-        if file is None:
-            return
-        for lane in self._lanes:
-            for number in list(lane.cold_reasons):
-                if lane.load_plan is not None and lane.load_plan.loadables[number].message.key == key:
-                    log.info("executable is tried again", extra={"lane": lane.name, "key": key})
-                    lane.retry(number, file)
+        tried = {lane.tried.get(number, "") for lane, number in self._cold_in(key)}
+        sound = await self._asked(f"key {key}", lambda: self._sound(key, reason, tried, deadly=deadly))
+        for lane, number in self._cold_in(key) if sound else ():
+            if sound and lane.retry(number, *sound):
+                log.info("executable is tried again", extra={"lane": lane.name, "key": key})
+                self._given[key] = sound.content
 
-    def _sound_file(self, key: str, reason: str, *, deadly: bool) -> Path | None:
-        """A file with the executable, if it is sound and not the one that was tried before."""
+    def _sound(self, key: str, reason: str, tried: set[str], *, deadly: bool) -> _Sound | None:
+        """The executable, if it is sound, did not kill lanes, and is not what all lanes tried that lack it."""
         path = executable_path(key)
         self._store.discard(path)  # perhaps only the copy that is kept here is damaged
         try:
+            generation = self._store.bottom.get_versioned(path)[1] if deadly else None
             checked = check(self._store, path)
             content = hashlib.sha256(self._store.inner.get(path)).hexdigest()
         except NotStored:
+            if deadly:
+                self._given.setdefault(key, "")  # somebody set it aside: what comes is another one
             if self._store.names("models"):  # else the whole store is away, and not to be begun again
                 want(self._store, key, reason)
             return None
-        if deadly and self._tried.get(key, content) == content:
-            self._set_aside(path, reason)
+        if deadly and self._given.setdefault(key, content) == content:
+            self._set_aside(path, reason, generation)
         elif checked.fault:
-            self._set_aside(path, checked.fault)
-        elif self._tried.get(key) != content:
-            self._tried[key] = content
-            return self._store.local_path(path)
+            self._set_aside(path)
+        elif tried != {content}:
+            return _Sound(self._store.local_path(path), content)
         return None
 
-    def _set_aside(self, path: str, reason: str) -> None:
-        kept = quarantine(self._store.bottom, path, reason)
-        if kept is None:
-            return
-        log.error("executable is quarantined", extra={"key": kept.key, "reason": reason})
-        self.quarantined += 1
-        self._store.audit.record("quarantine", path=path, key=kept.key, reason=reason)
-        want(self._store, kept.key, reason)
+    def _set_aside(self, path: str, reason: str = "", generation: str | None = None) -> None:
+        kept = set_aside(self._store, path, reason, generation)
+        if kept:
+            log.error("executable is quarantined", extra={"key": kept.key, "reason": kept.reason})
+            self.quarantined += 1
+            want(self._store, kept.key, kept.reason)
 
-    async def _follow_trust(self) -> None:
+    async def _follow(self, fingerprints: Mapping[str, Fingerprint]) -> None:
         while True:
-            new = await self._asked(self._store.refresh_trust)
+            new = await self._asked("distrusted keys", self._newly_distrusted)
             if new:
                 log.error("keys are distrusted: lanes are replaced", extra={"keys": sorted(new)})
                 for lane in self._lanes:
                     lane.replace(self._store.trust)
-                    await _either(lane.warmed, REPLACED_S_MAX)
+                    if lane.started_ns:
+                        await _either(lane.warmed, REPLACED_S_MAX)
+            if new is not None:
+                await self._mark({one.digest: one for one in fingerprints.values()})
             await asyncio.sleep(TRUST_EVERY_S)
 
-    async def _asked[R](self, ask: Callable[[], R]) -> R | None:
-        """What the store answers, asked in a thread; None where it is in trouble, which is said once."""
+    async def _mark(self, machines: Mapping[str, Fingerprint]) -> None:
+        now_s = time.monotonic()
+        for digest, machine in machines.items():
+            if now_s - self._marked_s.get(digest, -math.inf) >= MARK_EVERY_S:
+                asked = f"mark of {digest}"
+                await self._asked(asked, partial(mark, self._store, machine))
+                if asked not in self._troubles:
+                    self._marked_s[digest] = now_s
+
+    def _newly_distrusted(self) -> frozenset[str]:
+        if any(lane.load_plan and lane.load_plan.loadables for lane in self._lanes) and not self._store.names("models"):
+            raise StoreUnavailable("nothing is published in it any more: it was moved, or it is not mounted")
+        return self._store.refresh_trust()
+
+    async def _asked[R](self, what: str, ask: Callable[[], R]) -> R | None:
+        """What the store answers; None where it is in trouble, which is said once."""
         try:
-            answer = await asyncio.to_thread(ask)
+            answer = await _in_thread(ask)
         except (CacheError, OSError) as error:
             trouble = str(error) if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
-            if not self.store_trouble:
+            if not self._troubles:
                 log.warning("store cannot be used now", extra={"reason": trouble})
-            self.store_trouble = trouble
+            self._troubles[what] = trouble
             return None
-        self.store_trouble = ""
+        if self._troubles.pop(what, "") and not self._troubles:
+            log.info("store can be used again")
         return answer
+
+
+async def _in_thread[R](ask: Callable[[], R]) -> R:
+    """Call what may wait for ever, as a store on a network can, in a thread that nobody waits for at the end."""
+    answer: Future[R] = Future()
+
+    def run() -> None:
+        answer.set_running_or_notify_cancel()
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001  raised by who waits for it
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="upkeep", daemon=True).start()
+    return await asyncio.wrap_future(answer)
 
 
 async def _either(event: asyncio.Event, wait_s_max: float) -> None:
