@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -194,6 +195,27 @@ def test_a_damaged_manifest_is_a_problem_of_its_model_alone(own_store, tmp_path,
         assert_refused(instance.infer_reply("tiny:predict", X))
         assert list(instance.status()["problems"]) == ["tiny"]
         wait_until(lambda: instance.get("/v2/health/ready").status == 200)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("dtype", b'"float33"'), ("dtype", b'"object"'), ("offset", b"-64"), ("offset", b"1000000")]
+)
+def test_weights_that_lie_nowhere_or_are_of_no_dtype_cost_their_model_and_no_lane(own_store, tmp_path, field, value):
+    """Where nothing has to be signed, a lane may find anything in a manifest."""
+    file = own_store / "models" / "tiny" / "1" / "manifest.json"
+    content = file.read_bytes()
+    start = content.index(b'"name": "matrix"')
+    damaged = re.sub(rb'("%b": )("\w+"|\d+)' % field.encode(), rb"\g<1>" + value, content[start:], count=1)
+    assert damaged != content[start:]
+    file.unlink()
+    file.write_bytes(content[:start] + damaged)
+    with started(own_store, tmp_path / "log") as instance:
+        status = instance.status()
+        assert list(status["reasons"]) == ["tiny"]
+        assert "weights" in status["reasons"]["tiny"]
+        assert [lane["restarts"] for lane in status["lanes"]] == [0, 0]
+        assert_second_is_served(instance)
+        assert_refused(instance.infer_reply("tiny:predict", X))
 
 
 @pytest.mark.parametrize("how", ["truncated", "emptied", "missing", "zeroed"])
