@@ -130,4 +130,4 @@ def _is_document(path: str) -> bool:
 
 
 def _is_artifact(path: str) -> bool:
-    return path.startswith(("executables/", "programs/"))
+    return path.startswith(("executables/", "programs/", "jax-cache/"))

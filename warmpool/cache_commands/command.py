@@ -14,6 +14,7 @@ COMMANDS = {
     "fill": ("warmpool.cache_commands.fill", "compile what published versions lack on this kind of machine"),
     "gc": ("warmpool.cache_commands.gc", "remove what nothing needs"),
     "distrust": ("warmpool.cache_commands.distrust", "make nobody trust a key any more"),
+    "sync": ("warmpool.cache_commands.sync", "share JAX's own compilation cache, and mend it"),
     "keygen": (
         "warmpool.cache_commands.keygen",
         "make a key pair that signs what is published, or a key that encrypts it",
