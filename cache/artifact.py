@@ -111,7 +111,12 @@ def verify(what: str, data: bytes, trust: Trust) -> str | None:
 
 
 def unpack(
-    data: bytes, *, key: str, trust: Trust, ingredients: Mapping[str, str] | None = None
+    data: bytes,
+    *,
+    key: str,
+    trust: Trust,
+    kind: Kind | None = None,
+    ingredients: Mapping[str, str] | None = None,
 ) -> tuple[Header, memoryview]:
     """Header and payload of an artifact, verified.
 
@@ -119,6 +124,7 @@ def unpack(
         data: the whole file.
         key: the key it was looked up by.
         trust: whose signature it has to bear.
+        kind: what it has to be; None accepts anything. Format 1 does not say what it is.
         ingredients: what the executable has to have been made of; None accepts those of the header.
 
     Raises:
@@ -133,6 +139,8 @@ def unpack(
     header = _header(what, view[_LENGTHS.size : _LENGTHS.size + header_bytes])
     if header.key != key:
         raise Foreign(what, {"key": (key, header.key)})
+    if kind is not None and version > 1 and header.kind != kind:
+        raise Foreign(what, {"kind": (kind, header.kind)})
     if ingredients is not None and (differ := differences(ingredients, header.ingredients)):
         raise Foreign(what, differ)
     return header, view[_LENGTHS.size + header_bytes : -_TRAILER_BYTES[version]]

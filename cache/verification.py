@@ -105,9 +105,7 @@ def _made_of(store: SignedStore, path: str, kind: Kind) -> dict[str, str]:
 def _ingredients(store: SignedStore, path: str, kind: Kind) -> dict[str, str]:
     """Those of an artifact of this kind that lies where its key says."""
     key = path.rpartition("/")[2]
-    header, _ = unpack(store.get(path), key=key, trust=store.trust)
-    if header.kind != kind:
-        raise Foreign(f"artifact {key[:16]}", {"kind": (kind, header.kind)})
+    header, _ = unpack(store.get(path), key=key, kind=kind, trust=store.trust)
     return header.ingredients
 
 

@@ -159,9 +159,7 @@ class Lane:
     def _verified(self, data: bytes, load: messages.Load, weights: tuple[TensorType, ...]) -> memoryview:
         """The payload, if the artifact is whole, trusted, and made for this lane's fingerprint, key and tensors."""
         key = load.key
-        header, payload = unpack(data, key=key, trust=self.trust)
-        if header.kind != "executable":
-            raise Foreign(f"artifact {key[:16]}", {"kind": ("executable", header.kind)})
+        header, payload = unpack(data, key=key, kind="executable", trust=self.trust)
         prefix = "fingerprint."
         made_for = {
             name.removeprefix(prefix): value for name, value in header.ingredients.items() if name.startswith(prefix)

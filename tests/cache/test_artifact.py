@@ -489,3 +489,11 @@ def test_the_header_can_be_read_from_any_start_that_holds_it():
 def test_a_look_at_the_header_verifies_nothing():
     assert peek("it", WHOLE[:-TRAILER_BYTES] + bytes(TRAILER_BYTES)) == HEADER
     assert peek("it", WHOLE[: PREFIX_BYTES + HEADER_BYTES] + b"anything") == HEADER
+
+
+def test_a_kind_is_asked_for_and_format_1_does_not_say_which_it_is():
+    assert unpack(WHOLE, key=KEY, trust=ANYONE, kind="executable")
+    assert refused(WHOLE, kind="program").differences == {"kind": ("program", "executable")}
+    encoded = msgspec.json.encode({"key": KEY, "ingredients": INGREDIENTS})
+    body = struct.pack("<8sQQ", MAGIC[:-1] + b"\x01", len(encoded), len(PAYLOAD)) + encoded + PAYLOAD
+    assert unpack(body + hashlib.sha256(body).digest(), key=KEY, trust=ANYONE, kind="program")

@@ -54,7 +54,7 @@ def read_program(stored: bytes, digest: str) -> jax.export.Exported:
         Damaged: They are not those of a program.
         Foreign: They are those of another one.
     """
-    _, payload = unpack(stored, key=digest, trust=ANYONE)  # what a store gave has been checked by it
+    _, payload = unpack(stored, key=digest, kind="program", trust=ANYONE)  # what a store gave has been checked by it
     return jax.export.deserialize(bytearray(payload))
 
 
