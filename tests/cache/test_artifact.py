@@ -40,16 +40,16 @@ TRAILER_BYTES = 32 + SIGNATURE_BYTES
 HEADER_BYTES = len(WHOLE) - PREFIX_BYTES - len(PAYLOAD) - TRAILER_BYTES
 
 
-def accepted(data, *, key=KEY, trust=TRUST, ingredients=None):
+def accepted(data, *, key=KEY, trust=TRUST, **wanted):
     """Header and payload."""
-    header, payload = unpack(data, key=key, trust=trust, ingredients=ingredients)
+    header, payload = unpack(data, key=key, trust=trust, **wanted)
     return header, bytes(payload)
 
 
-def refused(data, *, key=KEY, trust=TRUST, ingredients=None):
+def refused(data, *, key=KEY, trust=TRUST, **wanted):
     """How it was refused; fails if it was accepted."""
     with pytest.raises((Damaged, Foreign, Untrusted)) as caught:
-        unpack(data, key=key, trust=trust, ingredients=ingredients)
+        unpack(data, key=key, trust=trust, **wanted)
     return caught.value
 
 
@@ -492,8 +492,8 @@ def test_a_look_at_the_header_verifies_nothing():
 
 
 def test_a_kind_is_asked_for_and_format_1_does_not_say_which_it_is():
-    assert unpack(WHOLE, key=KEY, trust=ANYONE, kind="executable")
+    assert accepted(WHOLE, kind="executable") == (HEADER, PAYLOAD)
     assert refused(WHOLE, kind="program").differences == {"kind": ("program", "executable")}
     encoded = msgspec.json.encode({"key": KEY, "ingredients": INGREDIENTS})
-    body = struct.pack("<8sQQ", MAGIC[:-1] + b"\x01", len(encoded), len(PAYLOAD)) + encoded + PAYLOAD
-    assert unpack(body + hashlib.sha256(body).digest(), key=KEY, trust=ANYONE, kind="program")
+    body = body_of(OLD_MAGIC, encoded, PAYLOAD)
+    assert accepted(body + hashlib.sha256(body).digest(), trust=ANYONE, kind="program")[1] == PAYLOAD
