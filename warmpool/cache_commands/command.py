@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Sequence
+from typing import Any
 
 from cache.errors import CacheError
 from warmpool.errors import WarmpoolError
 
 COMMANDS = {
     "ls": ("warmpool.cache_commands.ls", "list what a store holds"),
+    "explain": ("warmpool.cache_commands.explain", "say what is missing on this machine, and which ingredient differs"),
     "verify": ("warmpool.cache_commands.verify", "read everything, set aside what is damaged, ask for it again"),
     "fill": ("warmpool.cache_commands.fill", "compile what published versions lack on this kind of machine"),
     "gc": ("warmpool.cache_commands.gc", "remove what nothing needs"),
@@ -26,13 +29,23 @@ class CacheCommandFailed(WarmpoolError):
     """What was asked for could not be done; the message says why."""
 
 
+class _Command(argparse.ArgumentParser):
+    """The parser of one command, which learns its arguments once that command is called."""
+
+    module = ""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        self.add_argument("--json", action="store_true", help="print the result as JSON")
+        importlib.import_module(self.module).add_arguments(self)
+        return super().parse_known_args(args, namespace)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare every command's arguments."""
-    commands = parser.add_subparsers(dest="cache_command", required=True, metavar="COMMAND")
+    """Declare the commands."""
+    commands = parser.add_subparsers(dest="cache_command", required=True, metavar="COMMAND", parser_class=_Command)
     for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        command.add_argument("--json", action="store_true", help="print the result as JSON")
-        importlib.import_module(module).add_arguments(command)
+        command.module = module
 
 
 def main(args: argparse.Namespace) -> int:
