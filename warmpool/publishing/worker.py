@@ -49,7 +49,7 @@ def compile_bucket(argument: Argument) -> Argument:
     bucket = argument["bucket"]
     start_s = time.monotonic()
     lowered = _lowered(argument, manifest, subject, bucket)
-    compiled = lowered.compile()
+    compiled = lowered.compile(tuning(argument["platform"], _scratch(argument)))
     compile_s = time.monotonic() - start_s
     _write_artifact(argument, lowered, compiled)
     return {"compile_s": compile_s}
@@ -66,7 +66,7 @@ def reference(argument: Argument) -> Argument:
     weights = map_weights(Path(argument["weights"]), manifest.weights)
     exact = {**point, subject.batch: 1} if subject.batch else point
     lowered = _lowered(argument, manifest, subject, exact)
-    compiled = lowered.compile()
+    compiled = lowered.compile(tuning(argument["platform"], _scratch(argument)))
     if argument["artifact"]:
         _write_artifact(argument, lowered, compiled)
     rows = [Row(point, variant) for variant in range(VARIANTS)]
@@ -155,6 +155,25 @@ def _lowered(argument: Argument, manifest: Manifest, subject: Subject, sizes: Si
     weights = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in manifest.weights.tensors]
     inputs = [jax.ShapeDtypeStruct(shape_of(one.shape, sizes), one.dtype) for one in subject.spec.inputs]
     return without_locations(jax.jit(exported.call, keep_unused=True).lower(*weights, *inputs))
+
+
+def tuning(platform: str, scratch: Path) -> dict[str, str]:
+    """Compile options that let a child use what another found out: which kernels are fastest on a GPU.
+
+    That is all that is shared: XLA remembers the choice for each fusion, not what it compiled, which could not be
+    serialised again. It is no part of a key, as little as the measuring itself. Other platforms measure nothing.
+    What it saves was not measured: the option is known to XLA everywhere, but does something on a GPU only.
+    """
+    if platform not in {"cuda", "rocm"}:
+        return {}
+    folder = scratch / "autotuning"
+    folder.mkdir(exist_ok=True)
+    return {"xla_gpu_per_fusion_autotune_cache_dir": str(folder)}
+
+
+def _scratch(argument: Argument) -> Path:
+    """The folder that a publish gives all its children."""
+    return Path(argument["manifest"]).parent
 
 
 def _before_a_backend(platform: str | None) -> None:

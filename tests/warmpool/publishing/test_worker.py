@@ -1,0 +1,63 @@
+"""Children on a GPU share what they found out about its kernels, and nothing else; elsewhere nothing at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from warmpool.publishing import worker
+
+
+class Lowered:
+    """Keeps the options that it is to be compiled with."""
+
+    def __init__(self) -> None:
+        self.options: list[Any] = []
+
+    def compile(self, options: Any = None) -> None:
+        self.options.append(options)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+def test_on_a_gpu_the_choice_of_kernels_is_kept_in_the_folder_of_the_publish(platform: str, tmp_path: Path) -> None:
+    for _ in range(2):  # every child says the same
+        options = worker.tuning(platform, tmp_path)
+        assert options == {"xla_gpu_per_fusion_autotune_cache_dir": str(tmp_path / "autotuning")}
+    assert (tmp_path / "autotuning").is_dir()
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_elsewhere_there_is_nothing_to_share(platform: str, tmp_path: Path) -> None:
+    assert worker.tuning(platform, tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("platform", "shared"), [("cuda", True), ("cpu", False)])
+def test_a_child_compiles_with_it_and_with_no_cache_of_executables(
+    platform: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered = Lowered()
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(worker, "_subject", lambda argument: (None, None))
+    monkeypatch.setattr(worker, "_lowered", lambda *arguments: lowered)
+    monkeypatch.setattr(worker, "_write_artifact", lambda *arguments: None)
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({}))
+    worker.compile_bucket({"platform": platform, "bucket": {}, "manifest": str(manifest)})
+    (options,) = lowered.options
+    assert options == ({"xla_gpu_per_fusion_autotune_cache_dir": str(tmp_path / "autotuning")} if shared else {})
+    assert settings["jax_enable_compilation_cache"] is False
+
+
+def test_xla_knows_the_option(tmp_path: Path) -> None:
+    """On a CPU it does nothing; one that XLA does not know is an error."""
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.zeros(2))
+    assert lowered.compile(worker.tuning("cuda", tmp_path))(jnp.ones(2)).tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="xla_gpu_no_such_option"):
+        lowered.compile({"xla_gpu_no_such_option": "x"})
