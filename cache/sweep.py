@@ -24,14 +24,7 @@ class Swept:
         return sum(entry.size_bytes for entry in self.removed)
 
 
-def sweep(
-    store: Store,
-    needless: Callable[[Entry, float], bool],
-    *,
-    grace_s: float = GRACE_S,
-    dry_run: bool,
-    seen: Callable[[Entry], None] = lambda _: None,
-) -> Swept:
+def sweep(store: Store, needless: Callable[[Entry, float], bool], *, grace_s: float = GRACE_S, dry_run: bool) -> Swept:
     """Remove every object that is needless and older than the grace.
 
     Args:
@@ -39,12 +32,10 @@ def sweep(
         needless: Whether nobody needs an object; gets its entry and its age in seconds.
         grace_s: Younger objects stay, whatever they are.
         dry_run: Only say what would be removed.
-        seen: Told of every object, for a progress bar.
     """
     swept = Swept()
     now_s = time.time()
     for entry in list(store.entries("")):
-        seen(entry)
         age_s = now_s - entry.modified_s
         if age_s < grace_s or not needless(entry, age_s):
             swept.kept += 1

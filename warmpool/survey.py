@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cache.errors import Damaged, NotStored, Untrusted
+from cache.fingerprint import Fingerprint
 from cache.signed_store import SignedStore
 from warmpool import manifest as stored
-from warmpool.manifest import ExecutableSpec, Manifest, Record, Serving, Target
+from warmpool.manifest import ExecutableSpec, Manifest, Serving, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,17 @@ class Published:
     def name(self) -> str:
         return f"{self.manifest.model}/{self.manifest.version}"
 
-    def paths(self) -> Iterator[str]:
-        """What the version needs on any machine."""
-        yield stored.serving_path(self.manifest.model)
-        yield stored.manifest_path(self.manifest.model, self.manifest.version)
+    def content_paths(self) -> Iterator[str]:
+        """Weights and programs, which the version needs on any machine."""
         yield stored.weights_path(self.manifest.weights.digest)
         for method in self.manifest.methods.values():
             yield from map(stored.program_path, method.programs.values())
+
+    def paths(self) -> Iterator[str]:
+        """All that the version needs on any machine."""
+        yield stored.serving_path(self.manifest.model)
+        yield stored.manifest_path(self.manifest.model, self.manifest.version)
+        yield from self.content_paths()
 
     def target_paths(self, fingerprint_digest: str) -> Iterator[str]:
         """What it needs on one kind of machine."""
@@ -43,9 +48,16 @@ class Published:
 
 @dataclass(slots=True)
 class Survey:
-    """Every version, and what is wrong with documents that cannot be read, by their path."""
+    """What was found.
+
+    Attributes:
+        versions: Every version whose manifest can be read.
+        served: By model, the version that is served.
+        problems: Documents that cannot be read, or that lie where they do not belong; path to reason.
+    """
 
     versions: list[Published] = field(default_factory=list)
+    served: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     def executables(self) -> Iterator[tuple[Published, str, ExecutableSpec]]:
@@ -60,31 +72,46 @@ def survey(store: SignedStore) -> Survey:
     """Read every manifest and target. Raises StoreUnavailable."""
     found = Survey()
     for model in store.names("models"):
-        serving = _read(store, stored.serving_path(model), Serving, found.problems)
+        if serving := _read(store, stored.serving_path(model), Serving, found.problems):
+            found.served[model] = serving.stable
         for version in store.names(f"models/{model}"):
             if version != "serving.json":
-                _add(found, store, model, version, stable=serving is not None and serving.stable == version)
+                _add(found, store, model, version)
     return found
 
 
-def _add(found: Survey, store: SignedStore, model: str, version: str, *, stable: bool) -> None:
-    manifest = _read(store, stored.manifest_path(model, version), Manifest, found.problems)
+def _add(found: Survey, store: SignedStore, model: str, version: str) -> None:
+    path = stored.manifest_path(model, version)
+    manifest = _read(store, path, Manifest, found.problems)
     if manifest is None:
+        return
+    if (manifest.model, manifest.version) != (model, version):
+        found.problems[path] = f"it is that of {manifest.model}/{manifest.version}"
         return
     targets = {}
     for name in store.names(f"models/{model}/{version}/targets"):
         digest = name.removesuffix(".json")
-        if target := _read(store, stored.target_path(model, version, digest), Target, found.problems):
+        path = stored.target_path(model, version, digest)
+        if target := _read(store, path, Target, found.problems):
             targets[digest] = target
-    found.versions.append(Published(manifest, targets, stable))
+            if (other := Fingerprint(target.fingerprint).digest) != digest:
+                found.problems[path] = f"it is for machines {other}"
+                del targets[digest]
+    found.versions.append(Published(manifest, targets, stable=found.served.get(model) == version))
 
 
-def _read[R: Record](store: SignedStore, path: str, kind: type[R], problems: dict[str, str]) -> R | None:
+def _read[R: (Manifest, Serving, Target)](
+    store: SignedStore, path: str, kind: type[R], problems: dict[str, str]
+) -> R | None:
     """The record, None if there is none or it cannot be read, which is then a problem."""
     try:
-        return msgspec.json.decode(store.get(path), type=kind)
+        record = msgspec.json.decode(store.get(path), type=kind)
     except NotStored:
         return None
     except (Damaged, Untrusted, msgspec.MsgspecError) as error:
         problems[path] = str(error)
         return None
+    if record.format != stored.FORMAT:
+        problems[path] = f"its format is {record.format}, this release reads {stored.FORMAT}"
+        return None
+    return record

@@ -1,7 +1,8 @@
 """`warmpool cache distrust KEY_ID`: from now on nobody who uses the store trusts a key; `--undo` takes that back.
 
 The store only names the key. Instances take that over when they start and while they run, so nothing has to be
-deployed; what the key signed is refused, and set aside by `warmpool cache verify`.
+deployed; what the key signed is refused, and set aside by `warmpool cache verify`. An undone distrust they take over
+when they start.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from cache.audit import Audit
 from cache.signed_store import DISTRUSTED
 from cache.signing import KEY_ID_BYTES
-from warmpool.cache_commands.opened import opened, store_settings
+from warmpool.cache_commands.opened import opened
 from warmpool.settings import add_store_flags
 
 _KEY_ID = re.compile(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}")
@@ -39,9 +39,9 @@ def main(args: argparse.Namespace) -> int:
         since = datetime.now(UTC).isoformat(timespec="milliseconds")
         store.put(path, msgspec.json.encode({"since": since, "reason": args.reason}))
     reason = f"undone: {args.reason}" if args.undo else args.reason
-    Audit(store_settings(args).audit_log).record("distrust", key_id=args.key_id, reason=reason)
+    store.audit.record("distrust", key_id=args.key_id, reason=reason)
     result = {"key_id": args.key_id, "distrusted": not args.undo}
-    told = f"{args.key_id} is {'trusted again where its public half is' if args.undo else 'distrusted by everyone'}"
+    told = f"{args.key_id} is {'trusted again by who starts with its public half' if args.undo else 'distrusted'}"
     print(msgspec.json.encode(result).decode() if args.json else told)
     return 0
 

@@ -2,7 +2,7 @@
 
 Versions never go by themselves: as long as a manifest is there, its weights and programs are needed. A target, and the
 executables that it alone names, goes when no machine of its kind was seen and nobody published for it for a while. What
-is younger than a day stays, for it may belong to a publish under way.
+is younger than a day stays, for it may belong to a publish under way. So does what is in no folder of ours.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from cache.quarantine import quarantined
 from cache.sightings import sightings
 from cache.signed_store import SignedStore
 from cache.store import Entry
@@ -24,12 +26,12 @@ from warmpool.survey import Survey, survey
 
 DAY_S = 24 * 3600.0
 KEEP_DAYS = 90.0
-_KEPT_FOLDERS = ("distrusted", "fingerprints")  # small, and say what else may go
+_NAMED_FOLDERS = ("executables", "models", "programs", "weights")  # what manifests need stays
 _AGED_FOLDERS = ("failures", "jax-cache", "leases", "quarantine", "wanted")  # go by age alone
 
 
 class Unreadable(ValueError):
-    """A manifest cannot be read, so what it needs is not known."""
+    """A manifest or target cannot be read, so what it needs is not known."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_days,
         default=KEEP_DAYS,
         metavar="N",
-        help="how long executables stay for a kind of machine that nobody sees; quarantined objects too (%(default)g)",
+        help="how long executables stay for a kind of machine that nobody sees, and quarantined objects (%(default)g)",
     )
     parser.add_argument(
         "--grace-hours",
@@ -53,13 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Sweep. Raises Unreadable, and removes nothing, where a manifest cannot be read."""
+    """Sweep. Raises Unreadable, and removes nothing, where it is not known what is needed."""
     store = opened(args)
     found = survey(store)
-    if found.problems:
-        path, problem = next(iter(found.problems.items()))
-        raise Unreadable(f"{path} cannot be read ({problem}), so what it needs is not known; nothing was removed")
-    swept = collect(store, found, keep_s=args.keep_days * DAY_S, grace_s=args.grace_hours * 3600, dry_run=args.dry_run)
+    keep_s = args.keep_days * DAY_S
+    _require_known(store, found, keep_s)
+    swept = collect(store, found, keep_s=keep_s, grace_s=args.grace_hours * 3600, dry_run=args.dry_run)
     result = {
         "dry_run": args.dry_run,
         "removed": [{"path": entry.path, "bytes": entry.size_bytes} for entry in swept.removed],
@@ -80,11 +81,30 @@ def collect(store: SignedStore, found: Survey, *, keep_s: float, grace_s: float,
 
     def needless(entry: Entry, age_s: float) -> bool:
         folder = entry.path.partition("/")[0]
-        if folder in _KEPT_FOLDERS:
-            return False
-        return age_s > keep_s if folder in _AGED_FOLDERS else entry.path not in needed
+        if folder in _AGED_FOLDERS:
+            return age_s > keep_s
+        return folder in _NAMED_FOLDERS and entry.path not in needed
 
     return sweep(store.bottom, needless, grace_s=grace_s, dry_run=dry_run)
+
+
+def _require_known(store: SignedStore, found: Survey, keep_s: float) -> None:
+    """What is set aside may come back, so what it needs counts as well, for as long as it is kept."""
+    for path, problem in found.problems.items():
+        raise Unreadable(f"{path} cannot be read ({problem}), so what it needs is not known; nothing was removed")
+    oldest_s = time.time() - keep_s
+    for kept in quarantined(store.bottom):
+        folder, _, name = kept.path.rpartition("/")
+        is_document = kept.path.startswith("models/") and name != "serving.json"
+        if (
+            is_document
+            and datetime.fromisoformat(kept.when).timestamp() >= oldest_s
+            and name not in store.names(folder)
+        ):
+            raise Unreadable(
+                f"{kept.path} is set aside ({kept.reason}), so what it needs is not known: publish that version again, "
+                f"or remove {kept.kept_at}; nothing was removed"
+            )
 
 
 def _needed(store: SignedStore, found: Survey, keep_s: float) -> set[str]:

@@ -12,7 +12,7 @@ from cache.quarantine import quarantined
 from cache.sightings import sightings
 from cache.wanted import wanted
 from warmpool.cache_commands.opened import opened, shown_bytes
-from warmpool.manifest import Target
+from warmpool.manifest import Target, executable_path
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, survey
 
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         "machines": {digest: {"seen_s": one.seen_s, **_kind(one.ingredients)} for digest, one in seen.items()},
         "folders": {name: {"objects": counts[name], "bytes": sizes[name]} for name in sorted(counts)},
         "quarantined": [msgspec.to_builtins(kept) for kept in quarantined(store.bottom)],
-        "wanted": wanted(store),
+        "wanted": [key for key in wanted(store) if executable_path(key) not in present],
         "problems": found.problems,
     }
     if args.json:
@@ -74,7 +74,7 @@ def _version(version: Published, present: set[str]) -> dict[str, Any]:
 
 
 def _missing(version: Published, digest: str, target: Target, present: set[str]) -> int:
-    needed = set(version.target_paths(digest)) - {f"executables/{key}" for key in target.references}
+    needed = set(version.target_paths(digest)) - set(map(executable_path, target.references))
     return len(needed - present)
 
 
@@ -84,6 +84,7 @@ def _kind(ingredients: dict[str, str]) -> dict[str, str]:
 
 def _show(listed: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table("version", "", "weights", "machine", "fingerprint", "executables", "missing", box=None)
@@ -94,7 +95,7 @@ def _show(listed: dict[str, Any]) -> None:
                 f"{version['model']}/{version['version']}",
                 "stable" if version["stable"] else "",
                 shown_bytes(version["weights_bytes"]),
-                kind if target else "published for no machine",
+                escape(kind) if target else "published for no machine",
                 target.get("fingerprint", ""),
                 f"{target['executables']} · {shown_bytes(target['bytes'])}" if target else "",
                 str(target.get("missing", "")),
@@ -104,8 +105,9 @@ def _show(listed: dict[str, Any]) -> None:
         console.width = _PIPED_COLUMNS
     console.print(table)
     folders = (f"{name} {one['objects']} · {shown_bytes(one['bytes'])}" for name, one in listed["folders"].items())
-    console.print("objects: " + ", ".join(folders), highlight=False)
-    for kept in listed["quarantined"]:
-        console.print(f"quarantined {kept['when']}: {kept['path']}: {kept['reason']}", markup=False)
-    for path, problem in listed["problems"].items():
-        console.print(f"cannot be read: {path}: {problem}", markup=False)
+    lines = ["objects: " + (", ".join(folders) or "none")]
+    lines += [f"quarantined {kept['when']}: {kept['path']}: {kept['reason']}" for kept in listed["quarantined"]]
+    lines += [f"wanted: {key}" for key in listed["wanted"]]
+    lines += [f"cannot be read: {path}: {problem}" for path, problem in listed["problems"].items()]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,45 +1,62 @@
 """`warmpool cache verify`: read every object of a store, set aside what is damaged, ask for what has to be made again.
 
-Signatures count as the given keys say. Where not one artifact bears a signature that counts, these are more likely the
+Signatures count as the given keys say. Where not one object bears a signature that counts, these are more likely the
 wrong keys than a store of forgeries: then nothing is moved, unless that is asked for.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from cache.audit import Audit
 from cache.errors import NotStored
 from cache.ingredients import differences
-from cache.quarantine import quarantine
+from cache.quarantine import Kept
 from cache.signed_store import SignedStore
-from cache.verification import Checked, check
+from cache.store import is_path
+from cache.verification import Checked, check, set_aside
 from cache.wanted import want
-from warmpool.cache_commands.opened import counting, opened, shown_bytes, store_settings
-from warmpool.manifest import executable_path
+from warmpool.cache_commands.opened import counting, opened, shown_bytes
+from warmpool.manifest import executable_path, manifest_path, target_path
 from warmpool.settings import add_store_flags
-from warmpool.survey import Survey, survey
+from warmpool.survey import Published, Survey, survey
 
-FOLDERS = ("executables", "programs", "weights", "models")
+FOLDERS = ("executables", "programs", "weights", "models", "jax-cache")
 _MADE_FOR = "fingerprint."
 
 
 class WrongKeys(ValueError):
-    """No artifact of the store is signed by a key that is trusted here."""
+    """Nothing in the store is signed by a key that is trusted here."""
 
 
 @dataclass(slots=True)
 class Verified:
-    """What a verification found: every object that was read, and why objects that targets name are missing."""
+    """What a verification found; everything but `objects` is a reason by path.
+
+    Attributes:
+        objects: Every object that was read.
+        read_bytes: How much that was.
+        misplaced: Sound executables that only targets for other machines than theirs name.
+        missing: What is not there, and manifests or targets need.
+        problems: Documents that are not to be moved: whole, but not understood here, or naming what is for others.
+        wanted: Keys of executables that are needed, and missing or faulty.
+    """
 
     objects: dict[str, Checked] = field(default_factory=dict)
     read_bytes: int = 0
-    faults: dict[str, str] = field(default_factory=dict)
+    misplaced: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    wanted: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """What is to be set aside."""
+        return {path: checked.fault for path, checked in self.objects.items() if checked.fault} | self.misplaced
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,38 +73,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Verify; 0 when everything is sound and there, 1 if something is not."""
     store = opened(args)
-    audit = Audit(store_settings(args).audit_log)
-    surveyed = survey(store)
-    found = verify(store, surveyed)
-    if not args.dry_run and not args.quarantine_untrusted:
-        _require_right_keys(found)
-    needed = {executable_path(spec.key) for _, _, spec in surveyed.executables()}
-    asked = found.missing | {path: reason for path, reason in found.faults.items() if path in needed}
-    quarantined = []
+    found = verify(store, survey(store))
+    quarantined: list[Kept] = []
     if not args.dry_run:
-        for path, reason in found.faults.items():
-            if kept := quarantine(store.bottom, path, reason):
-                quarantined.append(kept)
-                audit.record("quarantine", path=path, key=kept.key, reason=reason)
-        for path, reason in asked.items():
-            want(store, path.rpartition("/")[2], reason)
+        if not args.quarantine_untrusted:
+            _require_right_keys(found)
+        quarantined = [kept for path in found.faults if (kept := set_aside(store, path, found.misplaced.get(path, "")))]
+        for key, reason in found.wanted.items():
+            want(store, key, reason)
     result = {
         "checked": len(found.objects),
         "checked_bytes": found.read_bytes,
         "faults": found.faults,
         "quarantined": [msgspec.to_builtins(kept) for kept in quarantined],
         "missing": found.missing,
-        "wanted": [] if args.dry_run else [path.rpartition("/")[2] for path in asked],
+        "problems": found.problems,
+        "wanted": [] if args.dry_run else list(found.wanted),
     }
     if args.json:
         print(msgspec.json.encode(result).decode())
     else:
         _show(result, dry_run=args.dry_run)
-    return 1 if found.faults or found.missing else 0
+    return 1 if found.faults or found.missing or found.problems else 0
 
 
 def verify(store: SignedStore, surveyed: Survey) -> Verified:
-    """Read every object that has a digest or a signature, and see that all is there that targets name."""
+    """Read every object that has a digest or a signature, and see that all is there that manifests and targets need."""
     found = Verified()
     entries = [entry for folder in FOLDERS for entry in store.entries(folder)]
     with counting("verifying", len(entries)) as step:
@@ -98,33 +109,68 @@ def verify(store: SignedStore, surveyed: Survey) -> Verified:
             except NotStored:  # removed meanwhile
                 pass
             step()
-    found.faults = {path: checked.fault for path, checked in found.objects.items() if checked.fault}
-    _check_targets(found, surveyed)
+    _find_misplaced(found, surveyed)
+    _find_missing(found, surveyed)
+    faults = found.faults
+    found.problems |= {path: reason for path, reason in surveyed.problems.items() if path not in faults}
+    for _, _, spec in surveyed.executables():
+        path = executable_path(spec.key)
+        if reason := faults.get(path) or found.missing.get(path):
+            found.wanted.setdefault(spec.key, reason)
     return found
 
 
-def _check_targets(found: Verified, surveyed: Survey) -> None:
-    """Sound executables are still wrong where a target of another kind of machine than theirs names them."""
+def _find_misplaced(found: Verified, surveyed: Survey) -> None:
+    """Sound executables that targets for other machines than their own name; lanes would refuse them.
+
+    Where a target for its own machines names it too, the executable is right and the other target is wrong.
+    """
+    wrong: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by executable and target
+    right = set()
     for version, digest, spec in surveyed.executables():
         path = executable_path(spec.key)
-        checked = found.objects.get(path)
-        if checked is None:
-            found.missing[path] = f"{version.name} needs it on machines {digest}"
-        elif not checked.fault:
-            made_for = {
-                name.removeprefix(_MADE_FOR): value
-                for name, value in checked.ingredients.items()
-                if name.startswith(_MADE_FOR)
-            }
-            if differ := differences(version.targets[digest].fingerprint, made_for):
-                found.faults[path] = f"a target for machines {digest} names it; it is for others ({', '.join(differ)})"
+        checked = found.objects.get(path, Checked("it is not there"))
+        made_for = {
+            name.removeprefix(_MADE_FOR): value
+            for name, value in checked.ingredients.items()
+            if name.startswith(_MADE_FOR)
+        }
+        if checked.fault:
+            continue
+        if differ := differences(version.targets[digest].fingerprint, made_for):
+            wrong[path][_target_path(version, digest)] = ", ".join(differ)
+        else:
+            right.add(path)
+    for path, targets in wrong.items():
+        for target, names in targets.items():
+            if path in right:
+                found.problems[target] = f"it names {path}, which is for other machines ({names})"
+            else:
+                found.misplaced[path] = f"{target} names it, but it is for other machines ({names})"
+
+
+def _find_missing(found: Verified, surveyed: Survey) -> None:
+    needed = {manifest_path(model, version): "it is served" for model, version in surveyed.served.items()}
+    for version in surveyed.versions:
+        needed |= dict.fromkeys(version.content_paths(), f"{version.name} needs it")
+    for version, digest, spec in surveyed.executables():
+        path = executable_path(spec.key)
+        if is_path(path):
+            needed.setdefault(path, f"{version.name} needs it on machines {digest}")
+        else:
+            found.problems[_target_path(version, digest)] = f"it names {spec.key!r}, which is no key"
+    found.missing = {path: reason for path, reason in needed.items() if path not in found.objects}
+
+
+def _target_path(version: Published, digest: str) -> str:
+    return target_path(version.manifest.model, version.manifest.version, digest)
 
 
 def _require_right_keys(found: Verified) -> None:
-    artifacts = [one for path, one in found.objects.items() if path.startswith(("executables/", "programs/"))]
-    if artifacts and all(one.untrusted for one in artifacts):
+    signed = [one for path, one in found.objects.items() if not path.startswith("weights/")]
+    if signed and all(one.untrusted for one in signed):
         raise WrongKeys(
-            f"none of the {len(artifacts)} artifacts is signed by a key that is trusted here: are these the right "
+            f"none of the {len(signed)} signed objects is signed by a key that is trusted here: are these the right "
             "keys? Nothing was moved; --quarantine-untrusted sets all of them aside"
         )
 
@@ -135,7 +181,9 @@ def _show(result: dict[str, Any], *, dry_run: bool) -> None:
         print(f"{'fault' if dry_run else 'quarantined'} {path}: {reason}")
     for path, reason in result["missing"].items():
         print(f"missing {path}: {reason}")
+    for path, reason in result["problems"].items():
+        print(f"problem {path}: {reason}")
     if result["wanted"]:
         print(f"{len(result['wanted'])} executables are asked for: `warmpool cache fill` compiles them")
-    if not (result["faults"] or result["missing"]):
+    if not (result["faults"] or result["missing"] or result["problems"]):
         print("everything is sound")
