@@ -54,19 +54,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Fill; 0 when nothing is missing any more, 1 if something could not be made."""
     store = opened(args)
-    versions = _chosen(survey(store).versions, args.models)
+    found = survey(store)
+    versions = _chosen(found.versions, args.models)
+    # A target that cannot be read is made anew.
+    problems = {path: problem for path, problem in found.problems.items() if "/targets/" not in path}
     start_s = time.monotonic()
     with shown_on(sys.stderr) as progress, Children(Limits()) as children:
         machines = children.machines(args.platform)
         filled = [_fill(store, version, machine, children, progress) for version in versions for machine in machines]
     seconds = round(time.monotonic() - start_s, 3)
     if args.json:
-        print(msgspec.json.encode({"filled": filled, "wanted": wanted(store), "seconds": seconds}).decode())
+        result = {"filled": filled, "problems": problems, "wanted": wanted(store), "seconds": seconds}
+        print(msgspec.json.encode(result).decode())
     else:
         for one in filled:
             done = one.problem or f"{one.executables} executables, {one.compiled} of them compiled now"
             print(f"{one.model}/{one.version} for {one.platform} ({one.fingerprint}): {done}")
-    return 1 if any(one.problem for one in filled) else 0
+        for path, problem in problems.items():
+            print(f"cannot be read: {path}: {problem}")
+        if not (filled or problems):
+            print("nothing is published")
+    return 1 if problems or any(one.problem for one in filled) else 0
 
 
 def _chosen(versions: list[Published], names: list[str]) -> list[Published]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cache.errors import Damaged
 from cache.signed_store import SignedStore
 from warmpool import manifest as stored
 from warmpool.errors import PublishError
@@ -18,6 +19,7 @@ from warmpool.publishing.draft import Draft
 from warmpool.publishing.export import ANY_BUCKET, Exported
 from warmpool.publishing.program import Program, read_program
 from warmpool.publishing.subject import Subject
+from warmpool.weights import digest_file
 
 
 def stored_draft(store: SignedStore, manifest: Manifest, folder: Path) -> Draft:
@@ -33,11 +35,18 @@ def stored_draft(store: SignedStore, manifest: Manifest, folder: Path) -> Draft:
         CacheError: Its programs or weights are not there, or not sound.
     """
     exported = {method: _exported(store, manifest, method, spec) for method, spec in manifest.methods.items()}
-    (folder / "weights").symlink_to(store.local_path(stored.weights_path(manifest.weights.digest)))
+    (folder / "weights").symlink_to(_weights_file(store, manifest.weights.digest))
     plans = {method: buckets_over(list(Subject(manifest, method).dims.values())) for method in manifest.methods}
     draft = Draft(manifest, content_named=False, entries=in_load_order(plans), exported=exported, folder=folder)
     draft.manifest_file.write_bytes(encode(manifest))
     return draft
+
+
+def _weights_file(store: SignedStore, digest: str) -> Path:
+    file = store.local_path(stored.weights_path(digest))
+    if (found := digest_file(file)) != digest:
+        raise Damaged(f"weights {digest[:16]}", f"their digest is {found[:16]}")
+    return file
 
 
 def _exported(store: SignedStore, manifest: Manifest, method: str, spec: MethodSpec) -> Exported:
