@@ -25,9 +25,13 @@ def executable_ingredients(
         donated: Indices of the arguments whose memory it takes over. No ingredient if there are none.
     """
     ingredients = {
-        "program": program,
-        **{f"bucket.{name}": str(size) for name, size in bucket.items()},
+        **program_and_bucket(program, bucket),
         **{f"option.{name}": value for name, value in options.items()},
         **{f"fingerprint.{name}": value for name, value in fingerprint.ingredients.items()},
     }
     return ingredients | ({"donated": " ".join(map(str, sorted(donated)))} if donated else {})
+
+
+def program_and_bucket(program: str, bucket: Mapping[str, int]) -> dict[str, str]:
+    """The ingredients that say what is computed, for which shape; the others say where and how."""
+    return {"program": program, **{f"bucket.{name}": str(size) for name, size in bucket.items()}}

@@ -164,7 +164,8 @@ class Lane:
         made_for = {
             name.removeprefix(prefix): value for name, value in header.ingredients.items() if name.startswith(prefix)
         }
-        if differ := self.fingerprint.differences(made_for):
+        found = {name: header.ingredients.get(name, "") for name in load.made_of}
+        if differ := differences(load.made_of, found) or self.fingerprint.differences(made_for):
             raise Foreign(f"artifact {key[:16]}", differ)
         if (made_of := digest_ingredients(header.ingredients)) != key:
             raise Foreign(f"artifact {key[:16]}", {"key": (key, made_of)})

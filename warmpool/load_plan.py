@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from cache.errors import CacheError
 from cache.fingerprint import Fingerprint
+from cache.key import program_and_bucket
 from cache.store import Store
 from warmpool import messages
 from warmpool.arena import Region, regions
@@ -74,6 +75,7 @@ class LoadPlan:
             key=spec.key,
             inputs=inputs,
             outputs=outputs,
+            made_of=program_and_bucket(method.spec.program(spec.bucket), spec.bucket),
         )
         placed = regions(inputs)
         if absent:

@@ -55,6 +55,10 @@ class MethodSpec(Record, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
+    def program(self, bucket: dict[str, int]) -> str:
+        """The digest of the program that a bucket's executable is compiled from, "" if there is none."""
+        return self.programs.get("*" if self.symbolic else bucket_name(bucket), "")
+
 
 class WeightSpec(Record, frozen=True, kw_only=True):
     """Where one weight tensor lies in the weights blob (`offset` in bytes, a multiple of `ALIGN_BYTES`)."""

@@ -39,7 +39,10 @@ class Weights(Message, frozen=True):
 
 
 class Load(Message, frozen=True):
-    """Read, verify, load and run once. Tensors are (dtype name, shape), in the program's order."""
+    """Read, verify, load and run once. Tensors are (dtype name, shape), in the program's order.
+
+    `made_of` are ingredients that the artifact has to have: the program and bucket that the manifest says.
+    """
 
     executable: int
     version: str
@@ -47,6 +50,7 @@ class Load(Message, frozen=True):
     key: str
     inputs: tuple[tuple[str, tuple[int, ...]], ...]
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    made_of: dict[str, str] = {}
 
 
 class Run(Message, frozen=True):

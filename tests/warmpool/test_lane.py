@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -109,8 +110,7 @@ def loads(store, model, fingerprint):
 
 
 def changed(load, **fields):
-    names = ("executable", "version", "artifact_path", "key", "inputs", "outputs")
-    return messages.Load(**({name: getattr(load, name) for name in names} | fields))
+    return msgspec.structs.replace(load, **fields)
 
 
 def test_it_says_hello_with_the_fingerprint_that_executables_were_made_for(lane, fingerprint):
@@ -205,6 +205,15 @@ def test_an_artifact_of_another_machine_stays_cold_and_names_what_differs(lane, 
     cold = lane.ask(changed(load, artifact_path=str(file)), messages.Cold)
     assert "cpu_features" in cold.reason
     assert "avx1024" in cold.reason
+
+
+@pytest.mark.parametrize("made_of", [{"program": "another"}, {"bucket.batch": "8"}, {"bucket.seq": "4"}])
+def test_an_executable_of_another_program_or_bucket_stays_cold_though_its_key_is_the_right_one(lane, loads, made_of):
+    lane.map_weights()
+    load = loads["predict", 4]
+    cold = lane.ask(changed(load, made_of=load.made_of | made_of), messages.Cold)
+    assert next(iter(made_of)) in cold.reason
+    lane.ask(load, messages.Warm)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_an_executable_is_planned_with_where_its_tensors_lie(store):
         key="k",
         inputs=inputs,
         outputs=outputs,
+        made_of={"program": "p", "bucket.batch": "2", "bucket.seq": "4"},
     )
     assert [*loadable.inputs, *loadable.outputs] == regions([*inputs, *outputs])
     assert (loadable.candidate.id, loadable.candidate.bucket, loadable.candidate.cost_us) == (
