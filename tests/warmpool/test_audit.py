@@ -74,17 +74,20 @@ def test_every_executable_that_is_loaded_or_refused_is_told(own_store, tmp_path,
     with InstanceProcess(own_store, tmp_path / "log", "--audit-log", str(log_file)) as instance:
         wait_until(lambda: instance.answers("/v1/status") == 200)
         wait_until(lambda: [lane["state"] for lane in instance.status()["lanes"]] == ["warm", "warm"])
+        wait_until(lambda: any(line["event"] == "quarantine" for line in lines(log_file)))
         lanes = instance.status()["lanes"]
         found = lines(log_file)
     for lane in lanes:
-        loaded = [line for line in found if (line["event"], line["lane"]) == ("load", lane["name"])]
+        loaded = [line for line in found if (line["event"], line.get("lane")) == ("load", lane["name"])]
         assert len(loaded) == lane["warm"] > 0
     predicted = [line for line in found if told(line, "model", "method", "lane") == MEANT]
     assert sorted(line["bucket"] for line in predicted) == ["batch=1", "batch=2", "batch=4", "batch=8"]
     key = executable_file("predict", METHODS["predict"].buckets[0], fingerprint).rpartition("/")[2]
     assert [line["key"] for line in predicted if line["bucket"] == "batch=1"] == [key]
-    refused = [line for line in found if line["event"] == "refuse"]
-    assert {line["lane"] for line in refused} == {"primary", "cpu"}
-    assert {line["key"] for line in refused} == {damaged.name}
-    assert all("is damaged: it is " in line["reason"] for line in refused)
+    # Set aside after one lane refused it, the other may not have come to see it.
+    others = [line for line in found if line["event"] != "load"]
+    assert {(line["event"], line.get("lane")) for line in others} >= {("refuse", "primary"), ("quarantine", None)}
+    assert {line["event"] for line in others} == {"refuse", "quarantine"}
+    assert {line["key"] for line in others} == {damaged.name}
+    assert all("damaged: it is " in line["reason"] for line in others)
     assert {line["pid"] for line in found} == {instance.process.pid}
