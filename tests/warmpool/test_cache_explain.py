@@ -12,11 +12,14 @@ from cache.failures import Failure, record
 from cache.ingredients import digest_ingredients
 from cache.local_store import LocalStore
 from cache.quarantine import quarantine
+from cache.signed_store import SignedStore
 from cache.signing import ANYONE, Signer
 from tests.tiny import BATCH, LENGTH, METHODS, SEQ
 from tests.warmpool.command import warmpool
 from warmpool import manifest as stored
+from warmpool.cache_commands.explanation import needed
 from warmpool.manifest import Manifest, Serving, Target, encode, executable_path, target_path
+from warmpool.survey import survey
 
 COUNT = sum(len(method.buckets) for method in METHODS.values())
 FLAG = "--xla_cpu_max_isa=AVX2"
@@ -242,6 +245,23 @@ def test_without_any_target_the_plan_of_the_manifest_is_explained(store, fingerp
     for one in names.values():
         assert one["nearest"]["listed_by"] == []
         assert [each["ingredient"] for each in one["nearest"]["differences"]] == ["fingerprint.xla_flags"]
+
+
+def test_beside_another_primary_lane_the_cpu_needs_the_ladder_alone(store, fingerprint):
+    def version():
+        (found,) = [one for one in survey(SignedStore(store, ANYONE)).versions if one.manifest.model == "tiny"]
+        return found
+
+    def names(which):
+        return {(method, stored.bucket_name(bucket)) for method, bucket in which}
+
+    listed = target_of(store, fingerprint.digest).executables
+    ladder = names((one.method, one.bucket) for one in listed if one.ladder)
+    assert 0 < len(ladder) < COUNT
+    assert names(needed(version(), "another machine", primary=False)) == ladder
+    assert names(needed(version(), "another machine")) == names((one.method, one.bucket) for one in listed)
+    store.delete(target_path("tiny", "1", fingerprint.digest))
+    assert names(needed(version(), "another machine", primary=False)) == ladder
 
 
 def test_a_version_that_is_not_served_is_explained_when_it_is_asked_for(store, fingerprint):

@@ -13,9 +13,11 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from warmpool.cache_commands.explanation import Change, Explained, Explainer, Explanation, Needed, needed
 from warmpool.cache_commands.opened import opened
@@ -23,10 +25,6 @@ from warmpool.manifest import bucket_name
 from warmpool.publishing.machines import CHOICES, Children, Limits, compile_options
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, survey
-
-if TYPE_CHECKING:  # every `warmpool cache` command imports this file to declare its arguments
-    from rich.console import Console
-    from rich.table import Table
 
 _WIDTH = 160  # of tables that go to a file
 _LONG_CHARACTERS = 60  # a longer list of words is shown by what differs in it
@@ -101,8 +99,6 @@ def _filtered(which: Sequence[Needed], version: Published, method: str | None, b
 
 
 def _show(found: Sequence[Explanation]) -> None:
-    from rich.console import Console
-
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
@@ -150,9 +146,6 @@ def _show_alike(console: Console, alike: Sequence[Explained]) -> None:
 
 
 def _table(changes: Iterable[Change]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("ingredient", "wanted here", "nearest has", box=None, padding=(0, 2, 0, 4))
     for column in table.columns:
         column.overflow = "fold"
