@@ -127,11 +127,9 @@ class JaxCacheSync:
     def _verified(self, path: str) -> tuple[str, bytes]:
         """Name and content of an entry in the store."""
         key = path.rpartition("/")[2]
-        header, payload = unpack(self.store.get(path), key=key, trust=self.store.trust)
+        header, payload = unpack(self.store.get(path), key=key, trust=self.store.trust, kind="jax-cache")
         name = header.ingredients.get("name", "")
         ingredients = self._ingredients(name)
-        if header.kind != "jax-cache":
-            raise Foreign(repr(path), {"kind": ("jax-cache", header.kind)})
         if differ := differences(ingredients, header.ingredients):
             raise Foreign(repr(path), differ)
         if self.path_of(name) != path:

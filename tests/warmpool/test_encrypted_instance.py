@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -157,3 +158,21 @@ def test_a_publish_takes_what_is_stored_and_mends_what_is_damaged(tmp_path, monk
     assert published(0.25, "2") == (0, 1)
     for name in store.names("weights"):
         assert store.get(f"weights/{name}")
+
+
+def test_a_key_is_made_by_a_command_that_never_prints_it(tmp_path):
+    result = warmpool("cache", "keygen", "--encryption", str(tmp_path / "key"))
+    key = FileKey.read(tmp_path / "key")
+    assert result.returncode == 0
+    assert key.name in result.stdout
+    assert (tmp_path / "key").read_text().strip() not in result.stdout
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["key"]  # no public half
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    result = warmpool("cache", "keygen", "--encryption", "--json", str(tmp_path / "other"))
+    assert json.loads(result.stdout) == {
+        "encryption": str(tmp_path / "other"),
+        "key": FileKey.read(tmp_path / "other").name,
+    }
+    result = warmpool("cache", "keygen", "--encryption", str(tmp_path / "key"))
+    assert_one_line(result, "cache", "keygen: encryption key", "cannot be written")
+    assert FileKey.read(tmp_path / "key").name == key.name
