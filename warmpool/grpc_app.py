@@ -6,6 +6,7 @@ so that a cold start does not wait for it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -31,9 +32,12 @@ from warmpool.errors import (
     TooLarge,
     WarmpoolError,
 )
+from warmpool.limits import REST_BYTES_MAX, request_bytes_max
 from warmpool.settings import PortTaken
+from warmpool.tensor_records import Accept, check_count
 from warmpool.tensors import Tensor
 from warmpool.tracing import trace_context
+from warmpool.validation import sizes_of
 
 if TYPE_CHECKING:
     from warmpool.instance import Instance
@@ -94,7 +98,7 @@ def handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
     service = protocol.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method.name: grpc.unary_unary_rpc_method_handler(
-            guarded(getattr(servicer, method.name), getattr(protocol, method.input_type.name)),
+            guarded(getattr(servicer, method.name), getattr(protocol, method.input_type.name), servicer.bytes_max),
             response_serializer=getattr(protocol, method.output_type.name).SerializeToString,
         )
         for method in service.methods
@@ -102,13 +106,19 @@ def handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def guarded(method: Method, kind: Any) -> Method:
-    """A method whose known errors become their statuses; the words of any other are for the log alone."""
+def guarded(method: Method, kind: Any, bytes_max: Callable[[], int]) -> Method:
+    """A method whose known errors become their statuses; the words of any other are for the log alone.
+
+    Args:
+        method: takes a message and the call's context.
+        kind: the message's class.
+        bytes_max: how long a message may be; asked for those that are not short.
+    """
 
     async def answer(data: bytes, context: Any) -> Any:
         trailing: tuple[tuple[str, str], ...] = ()
         try:
-            return await method(_decoded(data, kind), context)
+            return await method(_decoded(data, kind, bytes_max), context)
         except WarmpoolError as error:
             code, message = _code(error), str(error)
             if isinstance(error, RetryLater):
@@ -116,12 +126,17 @@ def guarded(method: Method, kind: Any) -> Method:
         except Exception:
             log.exception("call failed", extra={"request": kind.__name__})
             code, message = grpc.StatusCode.INTERNAL, "internal error"
-        return await context.abort(code, message, trailing)  # raises
+        try:
+            return await context.abort(code, message, trailing)  # raises
+        except grpc.aio.InternalError:  # the caller went away meanwhile: there is nobody to tell
+            raise asyncio.CancelledError from None
 
     return answer
 
 
-def _decoded(data: bytes, kind: Any) -> Any:
+def _decoded(data: bytes, kind: Any, bytes_max: Callable[[], int]) -> Any:
+    if len(data) > REST_BYTES_MAX and len(data) > (allowed := bytes_max()):
+        raise TooLarge(f"message: {len(data)} bytes, allowed: {allowed}")
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -133,6 +148,12 @@ class Servicer:
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
+
+    def bytes_max(self) -> int:
+        """Bytes that a message may have: what a request for the largest of all methods has."""
+        models = self.instance.dataplane.catalog.models.values()
+        methods = (method for model in models for method in model.methods.values())
+        return request_bytes_max(methods, self.instance.settings.body_bytes_max)
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
         return protocol.ServerLiveResponse(live=True)
@@ -164,9 +185,11 @@ class Servicer:
         answer, code = None, grpc.StatusCode.CANCELLED  # what it stays where the caller goes away
         try:
             method = self.instance.dataplane.method(request.model_name, request.model_version or None)
+            check_count(len(request.outputs), "outputs")
             wanted = [output.name for output in request.outputs]
             timeout_s = _timeout_s(context, self.instance.settings.deadline_ms / 1000)
-            answer = await self.instance.dataplane.infer(method, _tensors(request), wanted=wanted, timeout_s=timeout_s)
+            inputs = _tensors(request, lambda described: sizes_of(method, described))
+            answer = await self.instance.dataplane.infer(method, inputs, wanted=wanted, timeout_s=timeout_s)
             response = _response(request, answer, trace_id)
             code = grpc.StatusCode.OK
         except Exception as error:
@@ -197,8 +220,13 @@ def _response(request: Any, answer: Any, trace_id: str) -> Any:
     return response
 
 
-def _tensors(request: Any) -> dict[str, Tensor]:
-    """The request's tensors, from raw bytes or typed contents. Raises BadInput."""
+def _tensors(request: Any, accept: Accept) -> dict[str, Tensor]:
+    """The request's tensors, from raw bytes or typed contents; `accept` sees them before a number is converted.
+
+    Raises:
+        BadInput: they break the protocol, or `accept` refuses.
+    """
+    check_count(len(request.inputs), "inputs")
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise BadInput.about("raw_input_contents", len(raw), f"{len(request.inputs)}, one for each input")
@@ -210,17 +238,22 @@ def _tensors(request: Any) -> dict[str, Tensor]:
         shape = tuple(given.shape)
         size = element_count(shape, field) * datatype_named(given.datatype, field).item_bytes
         if not raw:
-            tensors[given.name] = _typed(given, shape, field)
-            continue
-        if given.contents.ListFields():
+            _check_contents(given, field)
+        elif given.contents.ListFields():
             raise BadInput.about(f"{field}.contents", "numbers", "none beside raw_input_contents")
-        if len(raw[index]) != size:
+        elif len(raw[index]) != size:
             raise BadInput.about(f"raw_input_contents[{index}]", f"{len(raw[index])} bytes", f"{size} bytes")
-        tensors[given.name] = Tensor(given.datatype, shape, raw[index])
-    return tensors
+        tensors[given.name] = Tensor(given.datatype, shape, raw[index] if raw else b"")
+    accept(tensors)
+    if raw:
+        return tensors
+    return {
+        given.name: _typed(given, tensors[given.name].shape, f"inputs[{index}]")
+        for index, given in enumerate(request.inputs)
+    }
 
 
-def _typed(given: Any, shape: tuple[int, ...], field: str) -> Tensor:
+def _check_contents(given: Any, field: str) -> None:
     name = _CONTENTS.get(given.datatype)
     if name is None:
         raise BadInput(f"{field}: {given.datatype} has no typed contents; send raw_input_contents")
@@ -228,8 +261,14 @@ def _typed(given: Any, shape: tuple[int, ...], field: str) -> Tensor:
         if other.name != name:
             allowed = f"{given.datatype} in {name}"
             raise BadInput.about(f"{field}.contents.{other.name}", f"{len(values)} numbers", allowed)
-    values = list(getattr(given.contents, name))
-    return Tensor.of(given.datatype, values, shape, field=f"{field}.contents.{name}")
+
+
+def _typed(given: Any, shape: tuple[int, ...], field: str) -> Tensor:
+    name = _CONTENTS[given.datatype]
+    values = getattr(given.contents, name)
+    if len(values) != math.prod(shape):
+        raise BadInput.about(f"{field}.contents.{name}", f"{len(values)} numbers", f"{math.prod(shape)} numbers")
+    return Tensor.of(given.datatype, list(values), shape, field=f"{field}.contents.{name}")
 
 
 def _set_parameter(parameter: Any, value: Any) -> None:

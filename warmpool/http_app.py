@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,16 +30,18 @@ from warmpool.errors import (
     WarmpoolError,
     shown,
 )
-from warmpool.tracing import received_spans, trace_context
+from warmpool.http_request import Call, read_body, timeout_s, whole_number
+from warmpool.limits import request_bytes_max
+from warmpool.tracing import EXPORT_BYTES_MAX, received_spans, trace_context
+from warmpool.validation import sizes_of
 
 if TYPE_CHECKING:
-    from warmpool.catalog import ServedModel
+    from warmpool.catalog import ServedMethod, ServedModel
     from warmpool.dataplane import Answer
     from warmpool.instance import Instance
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_MS_MAX = 24 * 3600 * 1000
 TRACES_READ_MAX = 1000
 
 STATUS: dict[type[WarmpoolError], int] = {
@@ -96,13 +98,6 @@ def http_app(instance: Instance) -> Starlette:
     return app
 
 
-def whole_number(field: str, text: str, largest: int) -> int:
-    """A number from 1 to `largest` that a caller wrote; int() itself refuses, its own way, what has many digits."""
-    if not (text.isdecimal() and len(text) <= len(str(largest)) and 1 <= int(text) <= largest):
-        raise BadInput.about(field, text, f"1 to {largest}")
-    return int(text)
-
-
 def guarded(handler: Handler) -> Handler:
     """A handler whose known errors become their documented answers."""
 
@@ -149,8 +144,10 @@ class HttpApi:
         return json_response(self.instance.traces.read(count, cold_only=cold_only))
 
     async def receive_traces(self, request: Request) -> Response:
+        settings = self.instance.settings
+        bytes_max = min(EXPORT_BYTES_MAX, settings.body_bytes_max)
         try:
-            spans = received_spans(await self._body(request))
+            spans = received_spans(await read_body(request, bytes_max, timeout_s(request, settings.deadline_ms)))
         except ValueError as error:
             raise BadInput(str(error)) from None
         for trace_id, received in spans.items():
@@ -189,12 +186,13 @@ class HttpApi:
 
     async def infer(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
-            decoded = wire.decode_request(call.body, request.headers.get(wire.HEADER_LENGTH))
-            wanted = [output.name for output in decoded.outputs]
             method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
-            answer = await self.instance.dataplane.infer(
-                method, decoded.inputs, wanted=wanted, timeout_s=call.timeout_s
+            body, timeout_s = await self._body(call, [method])
+            decoded = wire.decode_request(
+                body, request.headers.get(wire.HEADER_LENGTH), accept=lambda inputs: sizes_of(method, inputs)
             )
+            wanted = [output.name for output in decoded.outputs]
+            answer = await self.instance.dataplane.infer(method, decoded.inputs, wanted=wanted, timeout_s=timeout_s)
             body, header_length = wire.encode_response(
                 wire.InferResponse(
                     id=decoded.id,
@@ -214,15 +212,25 @@ class HttpApi:
 
     async def predict(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
-            body = rows_form.parse(call.body)
-            method = self.instance.dataplane.method(rows_form.named(request.path_params["model"], body))
-            form, inputs = rows_form.decode(method, body)
-            answer = await self.instance.dataplane.infer(method, inputs, timeout_s=call.timeout_s)
+            path = request.path_params["model"]
+            model_name, _, method_name = path.partition(":")
+            model = self.instance.dataplane.model(model_name)  # the body may name the method, so any of them counts
+            methods = [self.instance.dataplane.method(path)] if method_name else model.methods.values()
+            body, timeout_s = await self._body(call, methods)
+            parsed = rows_form.parse(body)
+            method = self.instance.dataplane.method(rows_form.named(path, parsed))
+            form, inputs = rows_form.decode(method, parsed)
+            answer = await self.instance.dataplane.infer(method, inputs, timeout_s=timeout_s)
             served = {**answer.served(), "trace_id": call.trace_id}
             content = {**rows_form.encode(form, answer), "model_version": method.version, "served": served}
             return answer, json_response(content)
 
         return await self._traced(request, request.path_params["model"], work)
+
+    async def _body(self, call: Call, methods: Iterable[ServedMethod]) -> tuple[bytes, float]:
+        """The body of a request for one of these methods, and the seconds that are left for its answer."""
+        settings = self.instance.settings
+        return await call.body(request_bytes_max(methods, settings.body_bytes_max), settings.deadline_ms)
 
     def _model(self, request: Request) -> ServedModel:
         """The model that a path names, with a version and a method that exist if it names those too."""
@@ -234,13 +242,11 @@ class HttpApi:
     ) -> Response:
         """Run an inference, then record its trace and metrics, whatever came of it."""
         trace_id, parent_id = trace_context(request.headers.get("traceparent"))
-        start_ns = time.time_ns()
+        call = Call(request, trace_id)
         answer = None
 
-        async def answered(request: Request) -> Response:
-            nonlocal answer, start_ns
-            call = Call(body=await self._body(request), timeout_s=self._timeout_s(request), trace_id=trace_id)
-            start_ns = time.time_ns()
+        async def answered(_: Request) -> Response:
+            nonlocal answer
             answer, response = await work(call)
             return response
 
@@ -251,7 +257,7 @@ class HttpApi:
             self.instance.record_request(
                 trace_id,
                 parent_id,
-                start_ns=start_ns,
+                start_ns=call.start_ns,
                 end_ns=end_ns,
                 answer=answer,
                 model=model,
@@ -260,48 +266,17 @@ class HttpApi:
 
         response.background = BackgroundTask(record)  # after the caller has its answer, in this very task
         response.headers[wire.TRACE_ID_HEADER] = trace_id
-        response.headers[wire.FRONT_HEADER] = f"{start_ns} {end_ns}"
+        response.headers[wire.FRONT_HEADER] = f"{call.start_ns} {end_ns}"
         return response
-
-    async def _body(self, request: Request) -> bytes:
-        """The body, as long as it is within the limit."""
-        limit = self.instance.settings.body_bytes_max
-        encoding = request.headers.get("content-encoding", "identity")
-        if encoding != "identity":
-            raise BadInput.about("content-encoding", encoding, "identity")
-        declared = request.headers.get("content-length", "0")
-        if declared.isdecimal() and int(declared) > limit:
-            raise TooLarge(f"body: {declared} bytes, allowed: {limit}")
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise TooLarge(f"body: more than {limit} bytes, allowed: {limit}")
-            chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _timeout_s(self, request: Request) -> float:
-        value = request.headers.get(wire.TIMEOUT_HEADER)
-        if value is None:
-            return self.instance.settings.deadline_ms / 1000
-        return whole_number(wire.TIMEOUT_HEADER, value, TIMEOUT_MS_MAX) / 1000
-
-
-class Call(msgspec.Struct, frozen=True):
-    """What every inference needs of its HTTP request."""
-
-    body: bytes
-    timeout_s: float
-    trace_id: str
 
 
 async def _no_such_route(request: Request, _: Exception) -> Response:
-    return error_response(NotFound(f"there is nothing at {shown(request.url.path)}"))
+    return error_response(NotFound(f"there is nothing at {shown(request.scope['path'])}"))
 
 
 async def _no_such_method(request: Request, _: Exception) -> Response:
-    routes = (route for route in request.app.routes if route.path_regex.match(request.url.path))
+    path = request.scope["path"]  # as the routes see it: a URL's own path has lost what no URL may hold
+    routes = (route for route in request.app.routes if route.path_regex.match(path))
     allowed = ", ".join(sorted({method for route in routes for method in route.methods}))
-    message = f"{request.method} is not allowed at {shown(request.url.path)}; allowed: {allowed}"
+    message = f"{request.method} is not allowed at {shown(path)}; allowed: {allowed}"
     return json_response({"error": message}, 405, {"allow": allowed})

@@ -15,7 +15,8 @@ from warmpool.catalog import ServedMethod
 from warmpool.dataplane import Answer
 from warmpool.datatypes import OF_DTYPE
 from warmpool.errors import BadInput
-from warmpool.tensors import Tensor, named_non_finite
+from warmpool.tensors import Tensor, named_non_finite, nesting
+from warmpool.validation import sizes_of
 
 Form = Literal["instances", "inputs"]
 
@@ -84,9 +85,12 @@ def encode(form: Form, answer: Answer) -> dict[str, Any]:
 
 def _columns(method: ServedMethod, rows: list[Any]) -> dict[str, list[Any]]:
     """Rows (objects, or bare values where there is one input) as one list an input."""
-    if not method.mergeable:
+    if method.batch is None or not method.mergeable:
         raise BadInput(f"instances: {method.model}:{method.name} has no batch dimension; send inputs instead")
     names = [spec.name for spec in method.spec.inputs]
+    rows_max = method.dims[method.batch].max
+    if len(rows) > rows_max:
+        raise BadInput.about("instances", f"{len(rows)} rows", f"up to {rows_max}")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for index, row in enumerate(rows):
         if not isinstance(row, dict) and len(names) == 1:
@@ -112,6 +116,7 @@ def _tensors(method: ServedMethod, values: dict[str, Any], field: str) -> dict[s
     datatypes = {spec.name: OF_DTYPE[spec.dtype].name for spec in method.spec.inputs}
     if unknown := [name for name in values if name not in datatypes]:
         raise BadInput.about(field, unknown[0], ", ".join(datatypes))
+    sizes_of(method, {name: Tensor(datatypes[name], nesting(given), b"") for name, given in values.items()})
     return {name: Tensor.of(datatypes[name], given, field=f"{field}.{name}") for name, given in values.items()}
 
 

@@ -17,12 +17,17 @@ from typing import Any
 
 import msgspec
 
+from warmpool.errors import TooLarge
+
 COLD_STARTS_KEPT_MAX = 32
 SPANS_A_TRACE_MAX = 2048
 NAME_CHARACTERS_MAX = 128
 ATTRIBUTES_MAX = 32
 ATTRIBUTE_CHARACTERS_MAX = 512
+SPANS_A_TRACE_MEAN_MAX = 16  # what the ring has room for: a request's own are 9, and its function has a few more
 EXPORT_S_MAX = 2.0  # retries included; an instance that goes down waits for the last export
+EXPORT_BYTES_MAX = 1 << 20
+EXPORT_SPANS_MAX = 1024  # the SDK sends up to 512 at a time
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
@@ -90,10 +95,15 @@ class Exporter:
 
 
 class Traces:
-    """The ring. Reading gives cold traces first, then the slowest."""
+    """The ring: up to `kept_max` traces, and so many spans that they fit with 16 each; who came last stays longest.
+
+    Reading gives cold traces first, then the slowest.
+    """
 
     def __init__(self, kept_max: int) -> None:
         self._kept_max = kept_max
+        self._spans_max = max(SPANS_A_TRACE_MAX, kept_max * SPANS_A_TRACE_MEAN_MAX)
+        self._spans = 0
         self._requests: OrderedDict[str, Trace] = OrderedDict()
         self._cold_starts: deque[Trace] = deque(maxlen=COLD_STARTS_KEPT_MAX)
         self.exporter: Exporter | None = None
@@ -117,9 +127,13 @@ class Traces:
         trace = self._requests.get(trace_id)
         if trace is None:
             trace = self._requests[trace_id] = Trace(trace_id=trace_id, spans=[])
-            if len(self._requests) > self._kept_max:
-                self._requests.popitem(last=False)
-        trace.spans.extend(spans[: SPANS_A_TRACE_MAX - len(trace.spans)])
+        self._requests.move_to_end(trace_id)
+        added = spans[: SPANS_A_TRACE_MAX - len(trace.spans)]
+        trace.spans.extend(added)
+        self._spans += len(added)
+        while len(self._requests) > self._kept_max or self._spans > self._spans_max:
+            _, oldest = self._requests.popitem(last=False)
+            self._spans -= len(oldest.spans)
 
     def record_cold_start(self, trace: Trace) -> None:
         """Keep the trace of an instance's or a lane's start."""
@@ -156,7 +170,12 @@ def new_span_id() -> str:
 
 
 def received_spans(body: bytes) -> dict[str, list[Span]]:
-    """Spans of an OTLP/HTTP protobuf export request, by trace id. Raises ValueError if it is not one."""
+    """Spans of an OTLP/HTTP protobuf export request, by trace id; those whose ids are not of W3C's length are left out.
+
+    Raises:
+        ValueError: it is not one.
+        TooLarge: it has more than EXPORT_SPANS_MAX spans.
+    """
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -166,27 +185,56 @@ def received_spans(body: bytes) -> dict[str, list[Span]]:
     except DecodeError as error:
         raise ValueError(f"body: not an OTLP ExportTraceServiceRequest in protobuf: {error}") from error
     spans: dict[str, list[Span]] = {}
-    for resource_spans in request.resource_spans:
-        service = _attributes(resource_spans.resource.attributes).get("service.name", "")
-        for scope_spans in resource_spans.scope_spans:
-            for span in scope_spans.spans:
-                spans.setdefault(span.trace_id.hex(), []).append(
-                    Span(
-                        name=span.name[:NAME_CHARACTERS_MAX],
-                        span_id=span.span_id.hex(),
-                        parent_id=span.parent_span_id.hex(),
-                        start_ns=span.start_time_unix_nano,
-                        end_ns=span.end_time_unix_nano,
-                        attributes={**_attributes(span.attributes), "service.name": service},
-                    )
-                )
+    for service, span in _found(request):
+        if _identified(span):
+            spans.setdefault(span.trace_id.hex(), []).append(_received(span, service))
     return spans
+
+
+def _found(request: Any) -> list[tuple[str, Any]]:
+    """(service, span) of every span. All counts are looked at first: a part costs more to look into than to send."""
+    if len(request.resource_spans) > EXPORT_SPANS_MAX:
+        raise _too_many()
+    scopes: list[tuple[Any, Any]] = []
+    for one in request.resource_spans:
+        if len(scopes) + len(one.scope_spans) > EXPORT_SPANS_MAX:
+            raise _too_many()
+        scopes.extend((one.resource, scope) for scope in one.scope_spans)
+    if sum(len(scope.spans) for _, scope in scopes) > EXPORT_SPANS_MAX:
+        raise _too_many()
+    return [(service, span) for resource, scope in scopes for service in [_service(resource)] for span in scope.spans]
+
+
+def _service(resource: Any) -> str:
+    pairs = islice(resource.attributes, ATTRIBUTES_MAX)
+    return next((_cut(pair.value.string_value) for pair in pairs if pair.key == "service.name"), "")
+
+
+def _too_many() -> TooLarge:
+    return TooLarge(f"body: more than {EXPORT_SPANS_MAX} spans, allowed: {EXPORT_SPANS_MAX} in one export")
+
+
+def _identified(span: Any) -> bool:
+    """Whether its ids are as long as ids are; what a span without them belongs to cannot be known."""
+    return len(span.trace_id) == 16 and len(span.span_id) == 8 and len(span.parent_span_id) in {0, 8}
+
+
+def _received(span: Any, service: str) -> Span:
+    return Span(
+        name=span.name[:NAME_CHARACTERS_MAX],
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex(),
+        start_ns=span.start_time_unix_nano,
+        end_ns=max(span.start_time_unix_nano, span.end_time_unix_nano),
+        attributes={**_attributes(span.attributes), "service.name": service},
+    )
 
 
 def _attributes(pairs: Iterable[Any]) -> Mapping[str, Any]:
     return {
         pair.key[:NAME_CHARACTERS_MAX]: _cut(getattr(pair.value, pair.value.WhichOneof("value") or "string_value"))
-        for pair in islice(filter(_plain, pairs), ATTRIBUTES_MAX)
+        for pair in islice(pairs, ATTRIBUTES_MAX)
+        if _plain(pair)
     }
 
 

@@ -30,16 +30,27 @@ def validated(method: ServedMethod, inputs: Mapping[str, Tensor]) -> tuple[list[
     Raises:
         BadInput: an input is missing, unknown, or not as the manifest says.
     """
+    sizes = sizes_of(method, inputs)
+    return [_array(f"inputs.{spec.name}", spec, inputs[spec.name]) for spec in method.spec.inputs], sizes
+
+
+def sizes_of(method: ServedMethod, inputs: Mapping[str, Tensor]) -> dict[str, int]:
+    """The size of every named dimension, from the inputs' names, datatypes and shapes alone.
+
+    A protocol asks this before it converts a request's numbers: what is refused for its shape is refused at once,
+    however many numbers came.
+
+    Raises:
+        BadInput: an input is missing, unknown, or of another datatype or shape than the manifest says.
+    """
     _check_names(method, inputs)
     sizes: dict[str, int] = {}
-    arrays: list[Array] = []
     for spec in method.spec.inputs:
         tensor = inputs[spec.name]
         field = f"inputs.{spec.name}"
         _check_datatype(field, spec, tensor)
         _check_shape(field, spec, tensor.shape, method.dims, sizes)
-        arrays.append(_array(field, spec, tensor))
-    return arrays, {name: sizes[name] for name in method.dims}
+    return {name: sizes[name] for name in method.dims}
 
 
 def chosen_outputs(method: ServedMethod, wanted: Iterable[str]) -> list[int]:
@@ -70,21 +81,26 @@ def _check_datatype(field: str, spec: TensorSpec, tensor: Tensor) -> None:
 def _check_shape(
     field: str, spec: TensorSpec, shape: tuple[int, ...], dims: Mapping[str, DimSpec], sizes: dict[str, int]
 ) -> None:
-    declared = "[" + ", ".join(str(axis) for axis in spec.shape) + "]"
     if len(shape) != len(spec.shape):
-        raise BadInput.about(f"{field}.shape", list(shape), f"{len(spec.shape)} dimensions, {declared}")
+        raise BadInput.about(f"{field}.shape", list(shape), f"{len(spec.shape)} dimensions, {_declared(spec)}")
     for index, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
-        where = f"{field}.shape[{index}]"
         if isinstance(axis, int):
             if size != axis:
-                raise BadInput.about(where, size, f"{axis}; the shape is {declared}")
+                where = f"{field}.shape[{index}]"
+                raise BadInput.about(where, size, f"{axis}; the shape is {_declared(spec)}")
             continue
         dim = dims[axis]
         smallest = 0 if dim.batch else 1
         if not smallest <= size <= dim.max:
-            raise BadInput.about(f"{where} (dimension {axis!r})", size, f"{smallest} to {dim.max}")
+            where = f"{field}.shape[{index}] (dimension {axis!r})"
+            raise BadInput.about(where, size, f"{smallest} to {dim.max}")
         if sizes.setdefault(axis, size) != size:
-            raise BadInput.about(f"{where} (dimension {axis!r})", size, f"{sizes[axis]}, as in the other inputs")
+            where = f"{field}.shape[{index}] (dimension {axis!r})"
+            raise BadInput.about(where, size, f"{sizes[axis]}, as in the other inputs")
+
+
+def _declared(spec: TensorSpec) -> str:
+    return "[" + ", ".join(str(axis) for axis in spec.shape) + "]"
 
 
 def _array(field: str, spec: TensorSpec, tensor: Tensor) -> Array:

@@ -12,14 +12,16 @@ DATATYPES[tensor.datatype].dtype)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from warmpool.datatypes import DATATYPES, datatype_named, element_count
+from warmpool import tensor_records
+from warmpool.datatypes import DATATYPES
 from warmpool.errors import BadInput
-from warmpool.tensors import Buffer, Tensor, named_non_finite, unpack
+from warmpool.tensor_records import HEADER_LENGTH, TensorRecord, check_count, refuse_duplicates
+from warmpool.tensors import Buffer, Tensor, named_non_finite
 
 __all__ = [
     "DATATYPES",
@@ -38,12 +40,10 @@ __all__ = [
     "named_non_finite",
 ]
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
 HEADER_LENGTH_DIGITS_MAX = 18
 TIMEOUT_HEADER = "x-warmpool-timeout-ms"  # how long the caller waits
 TRACE_ID_HEADER = "x-warmpool-trace-id"
 FRONT_HEADER = "x-warmpool-front-ns"  # begin and end of the front's span: the rest of a call was spent on the way
-TENSORS_MAX = 256
 
 Scalar = str | bool | int | float
 Parameters = dict[str, Scalar]
@@ -83,14 +83,6 @@ class InferResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Unknown fields are refused: silence would hide a caller's mistake.
-class _TensorRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    name: str
-    shape: tuple[int, ...]
-    datatype: str
-    parameters: dict[str, Any] = {}
-    data: list[Any] | msgspec.UnsetType = msgspec.UNSET
-
-
 class _OutputRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     name: str
     parameters: dict[str, Any] = {}
@@ -99,7 +91,7 @@ class _OutputRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class _RequestRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     id: str = ""
     parameters: Parameters = {}
-    inputs: list[_TensorRecord]
+    inputs: list[TensorRecord]
     outputs: list[_OutputRecord] = []
 
 
@@ -108,7 +100,7 @@ class _ResponseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     model_version: str = ""
     id: str = ""
     parameters: dict[str, Any] = {}
-    outputs: list[_TensorRecord]
+    outputs: list[TensorRecord]
 
 
 _encoder = msgspec.json.Encoder()
@@ -122,7 +114,7 @@ def encode_request(request: InferRequest, *, binary: bool = True) -> tuple[bytes
     Raises:
         BadInput: A tensor's bytes do not fit its shape.
     """
-    records, parts = _records(request.inputs, "inputs", lambda _name: binary)
+    records, parts = tensor_records.encoded(request.inputs, "inputs", lambda _name: binary)
     outputs = [
         _OutputRecord(name=output.name, parameters={} if output.binary is None else {"binary_data": output.binary})
         for output in request.outputs
@@ -130,23 +122,31 @@ def encode_request(request: InferRequest, *, binary: bool = True) -> tuple[bytes
     return _body(_RequestRecord(id=request.id, parameters=request.parameters, inputs=records, outputs=outputs), parts)
 
 
-def decode_request(body: Buffer, header_length: str | int | None = None) -> InferRequest:
+def decode_request(
+    body: Buffer,
+    header_length: str | int | None = None,
+    *,
+    accept: tensor_records.Accept | None = None,
+) -> InferRequest:
     """Return the request that a body holds; its tensors are views of the body.
 
     Args:
         body: The whole body.
         header_length: The value of `Inference-Header-Content-Length`, None where the request has no such header.
+        accept: Is shown the inputs before a number of them is converted: datatypes and shapes count, those in JSON
+            have no data yet. What it raises is the refusal.
 
     Raises:
         BadInput: Anything in it breaks the protocol; the message names the field.
     """
     record, tail = _parsed(_request_decoder, body, header_length)
+    check_count(len(record.outputs), "outputs")
     outputs = tuple(_output(output, f"outputs[{index}]") for index, output in enumerate(record.outputs))
-    _refuse_duplicates([output.name for output in outputs], "outputs")
+    refuse_duplicates([output.name for output in outputs], "outputs")
     binary_all = record.parameters.get("binary_data_output", False)
     if type(binary_all) is not bool:
         raise BadInput.about("parameters.binary_data_output", binary_all, "true or false")
-    inputs = _tensors(record.inputs, tail, "inputs")
+    inputs = tensor_records.decoded(record.inputs, tail, "inputs", accept)
     return InferRequest(id=record.id, parameters=record.parameters, inputs=inputs, outputs=outputs)
 
 
@@ -160,7 +160,7 @@ def encode_response(response: InferResponse, wants_binary: Callable[[str], bool]
     Raises:
         BadInput: A tensor's bytes do not fit its shape.
     """
-    records, parts = _records(response.outputs, "outputs", wants_binary)
+    records, parts = tensor_records.encoded(response.outputs, "outputs", wants_binary)
     record = _ResponseRecord(
         model_name=response.model_name,
         model_version=response.model_version,
@@ -183,7 +183,7 @@ def decode_response(body: Buffer, header_length: str | int | None = None) -> Inf
         model_version=record.model_version,
         id=record.id,
         parameters=record.parameters,
-        outputs=_tensors(record.outputs, tail, "outputs"),
+        outputs=tensor_records.decoded(record.outputs, tail, "outputs"),
     )
 
 
@@ -215,44 +215,6 @@ def _split_at(header_length: str | int, body_bytes: int) -> int:
     return int(text)
 
 
-def _tensors(records: list[_TensorRecord], tail: memoryview | None, field: str) -> dict[str, Tensor]:
-    if len(records) > TENSORS_MAX:
-        raise BadInput(f"{field}: got {len(records)} tensors; allowed: up to {TENSORS_MAX}")
-    tensors: dict[str, Tensor] = {}
-    offset = 0
-    for index, record in enumerate(records):
-        where = f"{field}[{index}] ({record.name})"
-        size = record.parameters.get("binary_data_size")
-        if (size is None) == (record.data is msgspec.UNSET):
-            raise BadInput(f"{where}: has both or neither of data and parameters.binary_data_size; give one of them")
-        if size is None:
-            tensors[record.name] = Tensor.of(record.datatype, record.data, record.shape, field=where)
-        else:
-            tensors[record.name] = _from_bytes(record, size, tail, offset, where)
-            offset += size
-    if len(tensors) != len(records):
-        _refuse_duplicates([record.name for record in records], field)
-    if tail is not None and offset != len(tail):
-        raise BadInput(f"body: got {len(tail)} bytes after the JSON; allowed: {offset}, the sum of binary_data_size")
-    return tensors
-
-
-def _from_bytes(record: _TensorRecord, size: Any, tail: memoryview | None, offset: int, where: str) -> Tensor:
-    kind = datatype_named(record.datatype, where)
-    expected = element_count(record.shape, where) * kind.item_bytes
-    if tail is None:
-        raise BadInput(f"{HEADER_LENGTH}: is missing; {where} has binary_data_size, so it must say where the JSON ends")
-    if type(size) is not int or size != expected:
-        allowed = f"{expected}, the bytes of {record.datatype} {list(record.shape)}"
-        raise BadInput.about(f"{where}.parameters.binary_data_size", size, allowed)
-    data = tail[offset : offset + size]
-    if len(data) != size:
-        raise BadInput(f"body: got {len(tail)} bytes after the JSON; allowed: {offset + size}, where {where} ends")
-    if kind.kind == "bool" and bytes(data).translate(None, b"\x00\x01"):
-        raise BadInput(f"{where}: holds bytes other than 0 and 1; allowed: 0 or 1 for each BOOL")
-    return Tensor(record.datatype, record.shape, data)
-
-
 def _output(record: _OutputRecord, where: str) -> Output:
     binary = record.parameters.get("binary_data")
     if binary is not None and type(binary) is not bool:
@@ -260,42 +222,6 @@ def _output(record: _OutputRecord, where: str) -> Output:
     if "classification" in record.parameters:
         raise BadInput(f"{where}.parameters.classification: is not served; ask for the tensor and rank it")
     return Output(record.name, binary)
-
-
-def _refuse_duplicates(names: list[str], field: str) -> None:
-    seen: set[str] = set()
-    for index, name in enumerate(names):
-        if name in seen:
-            raise BadInput.about(f"{field}[{index}].name", name, "each name once")
-        seen.add(name)
-
-
-def _records(
-    tensors: Mapping[str, Tensor], field: str, wants_binary: Callable[[str], bool]
-) -> tuple[list[_TensorRecord], list[Buffer]]:
-    """Return the JSON forms of tensors, and the bytes that follow the JSON."""
-    records: list[_TensorRecord] = []
-    parts: list[Buffer] = []
-    for name, tensor in tensors.items():
-        where = f"{field} ({name})"
-        kind = datatype_named(tensor.datatype, where)
-        count = element_count(tensor.shape, where)
-        size = count * kind.item_bytes
-        if tensor.nbytes != size:
-            allowed = f"{size}, as {tensor.datatype} {list(tensor.shape)} has"
-            raise BadInput(f"{where}: got {tensor.nbytes} bytes; allowed: {allowed}")
-        parameters: dict[str, Any] = {}
-        data: Any = msgspec.UNSET
-        if wants_binary(name):
-            parameters = {"binary_data_size": size}
-            parts.append(tensor.data)
-        else:
-            data = unpack(kind, tensor.data, (count,))
-            data = named_non_finite(data) if kind.kind == "float" else data
-        records.append(
-            _TensorRecord(name=name, datatype=kind.name, shape=tensor.shape, parameters=parameters, data=data)
-        )
-    return records, parts
 
 
 def _body(record: _RequestRecord | _ResponseRecord, parts: list[Buffer]) -> tuple[bytes, int | None]:

@@ -342,6 +342,25 @@ def test_a_message_that_is_too_large_is_resource_exhausted(stub, answers_on):
     assert str(BODY_BYTES_MAX) in error.details()
 
 
+def test_a_message_that_no_method_could_use_is_resource_exhausted(stub, answers_on):
+    made = request("predict", x=[[1, 2, 3, 4]])
+    made.raw_input_contents[0] = bytes(200_000)
+    error = refusal(stub.ModelInfer, made)
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "allowed: 106496" in error.details()  # what 2 * 20 * 16 numbers may take
+
+
+@pytest.mark.parametrize("field", ["inputs", "outputs"])
+def test_very_many_tensors_are_an_invalid_argument(stub, answers_on, field):
+    made = request("predict", x=[[1, 2, 3, 4]])
+    made.ClearField("raw_input_contents")
+    for index in range(300):
+        getattr(made, field).add(name=f"x{index}")
+    error = refusal(stub.ModelInfer, made)
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert re.search(rf"{field}: got 30[01] tensors; allowed: up to 256", error.details())
+
+
 def test_more_rows_than_may_ever_wait_are_resource_exhausted_and_the_limit_is_told(tiny_store, tmp_path):
     port = free_port()
     flags = ("--grpc-port", str(port), "--queue-rows-max", "2")
@@ -378,13 +397,17 @@ def test_a_caller_that_cancels_takes_its_rows_along_and_is_counted(instance, stu
 # Every datatype
 
 
+def accepted(tensors):
+    assert tensors.keys() == {"a"}
+
+
 @pytest.mark.parametrize("name", grpc_app._CONTENTS)
 def test_numbers_of_every_datatype_that_has_typed_contents_become_its_bytes(name):
     values = [True, False] if name == "BOOL" else [0, 1, 100]
     made = protocol.ModelInferRequest()
     given = made.inputs.add(name="a", datatype=name, shape=[len(values)])
     getattr(given.contents, grpc_app._CONTENTS[name]).extend(values)
-    tensor = grpc_app._tensors(made)["a"]
+    tensor = grpc_app._tensors(made, accepted)["a"]
     assert (tensor.datatype, tensor.shape) == (name, (len(values),))
     assert bytes(tensor.data) == np.array(values, DATATYPES[name].dtype).tobytes()
 
@@ -394,7 +417,7 @@ def test_raw_bytes_of_every_datatype_are_taken_as_they_are(name):
     data = np.arange(2).astype(ml_dtypes.bfloat16 if name == "BF16" else DATATYPES[name].dtype).tobytes()
     made = protocol.ModelInferRequest(raw_input_contents=[data])
     made.inputs.add(name="a", datatype=name, shape=[2, 1])
-    tensor = grpc_app._tensors(made)["a"]
+    tensor = grpc_app._tensors(made, accepted)["a"]
     assert (tensor.datatype, tensor.shape, bytes(tensor.data)) == (name, (2, 1), data)
 
 
@@ -404,7 +427,19 @@ def test_a_number_beyond_its_datatype_is_refused_not_wrapped(name, value):
     given = made.inputs.add(name="a", datatype=name, shape=[1])
     getattr(given.contents, grpc_app._CONTENTS[name]).append(value)
     with pytest.raises(BadInput, match=rf"inputs\[0\]\.contents\.\w+ \(item 0\): got {value}; allowed: .*{name}"):
-        grpc_app._tensors(made)
+        grpc_app._tensors(made, accepted)
+
+
+def test_who_accepts_a_request_sees_datatypes_and_shapes_before_a_number_is_converted():
+    made = protocol.ModelInferRequest()
+    made.inputs.add(name="a", datatype="UINT8", shape=[1]).contents.uint_contents.append(999)
+
+    def accept(tensors):
+        assert [(tensor.datatype, tensor.shape) for tensor in tensors.values()] == [("UINT8", (1,))]
+        raise BadInput("not this")
+
+    with pytest.raises(BadInput, match=r"^not this$"):
+        grpc_app._tensors(made, accept)
 
 
 # Statuses
@@ -435,7 +470,7 @@ def test_a_failure_nobody_expected_is_internal_and_its_words_are_the_logs_alone(
         raise ZeroDivisionError("a secret")
 
     with pytest.raises(Aborted) as caught:
-        asyncio.run(grpc_app.guarded(broken, protocol.ServerLiveRequest)(b"", Context()))
+        asyncio.run(grpc_app.guarded(broken, protocol.ServerLiveRequest, lambda: 0)(b"", Context()))
     assert caught.value.args == (grpc.StatusCode.INTERNAL, "internal error", ())
     assert "a secret" in caplog.text
 

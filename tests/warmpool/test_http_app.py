@@ -18,10 +18,11 @@ from starlette.responses import Response
 from tritonclient.utils import InferenceServerException
 
 from tests.instance_process import Reply, serving
-from tests.tiny import METHODS
-from warmpool import errors, http_app, wire
+from tests.tiny import BATCH, METHODS
+from warmpool import errors, http_app, limits, tracing, wire
 
 BODY_BYTES_MAX = 1_000_000
+PREDICT_BYTES_MAX = BATCH.max * 4 * limits.NUMBER_BYTES_MAX + limits.REST_BYTES_MAX
 INFER = "/v2/models/tiny:predict/infer"
 PREDICT = "/v1/models/tiny:predict"
 X = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
@@ -272,16 +273,17 @@ MALFORMED = {
     "a lone surrogate": b'{"inputs": [{"name": "\\ud800", "datatype": "FP32", "shape": [1], "data": [1]}]}',
     "a bare NaN": body_of(X).replace(b"4]}", b"NaN]}"),
     "a number out of range": body_of(X).replace(b"4]}", b"1e400]}"),
-    "lists nested deep": b'{"inputs": ' + b"[" * 100_000,
-    "objects nested deep": b'{"inputs": ' * 50_000,
-    "parameters nested deep": body_of({**X, "parameters": {"a": 0}}).replace(b"0}", b"[" * 50_000 + b"]" * 50_000),
+    "lists nested deep": b'{"inputs": ' + b"[" * 60_000,
+    "objects nested deep": b'{"inputs": ' * 6_000,
+    "parameters nested deep": body_of({**X, "parameters": {"a": 0}}).replace(b"0}", b"[" * 30_000 + b"]" * 30_000),
     "data nested deep": body_of({**X, "data": 0}).replace(b'"data": 0', b'"data": ' + b"[" * 900 + b"]" * 900),
     "no inputs": b"{}",
     "no input": body_of(),
     "an unknown field": body_of(X, surprise=1),
     "an unknown input": body_of(X, {**X, "name": "z"}),
     "an input twice": body_of(X, X),
-    "1000 inputs": body_of(*({**X, "name": f"x{index}"} for index in range(1000))),
+    "500 inputs": body_of(*({**X, "name": f"x{index}"} for index in range(500))),
+    "500 outputs": body_of(X, outputs=[{"name": f"y{index}"} for index in range(500)]),
     "an unknown output": body_of(X, outputs=[{"name": "z"}]),
     "an output twice": body_of(X, outputs=[{"name": "y"}, {"name": "y"}]),
     "parameters of an odd type": body_of(X, parameters={"binary_data_output": "yes"}),
@@ -355,7 +357,8 @@ MALFORMED_ROWS = {
     "an unknown input": b'{"inputs": {"z": 1}}',
     "null": b'{"inputs": null}',
     "an unknown field": b'{"instances": [[1, 2, 3, 4]], "surprise": 1}',
-    "rows nested deep": b'{"instances": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "rows nested deep": b'{"instances": ' + b"[" * 30_000 + b"]" * 30_000 + b"}",
+    "more rows than may be": b'{"instances": [' + b"[]," * 20_000 + b"[]]}",
 }
 
 
@@ -510,13 +513,38 @@ def test_a_body_that_turns_out_too_large_is_a_413(instance, answers_on):
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
     reply = raw(instance, request_head("Transfer-Encoding: chunked"), *[chunk] * (BODY_BYTES_MAX // 65536 + 1))
     assert_documented(reply, 413)
-    assert str(BODY_BYTES_MAX) in reply.json()["error"]
+    assert str(PREDICT_BYTES_MAX) in reply.json()["error"]
 
 
-def test_a_body_as_large_as_allowed_is_read(instance):
+def test_a_body_as_large_as_its_method_can_use_is_read_and_one_byte_more_is_a_413(instance):
     body = body_of(X)
-    assert instance.post(INFER, body + b" " * (BODY_BYTES_MAX - len(body))).status == 200
-    assert_documented(instance.post(INFER, body + b" " * (BODY_BYTES_MAX - len(body) + 1)), 413)
+    rows = b'{"instances": [[1, 2, 3, 4]]}'
+    for path, least in ((INFER, body), (PREDICT, rows)):
+        assert instance.post(path, least + b" " * (PREDICT_BYTES_MAX - len(least))).status == 200
+        assert_documented(instance.post(path, least + b" " * (PREDICT_BYTES_MAX - len(least) + 1)), 413)
+    # Without a method in its path the body may mean any, so that the largest counts.
+    assert instance.post("/v1/models/tiny", rows + b" " * PREDICT_BYTES_MAX).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v2/models/nope/infer", "/v1/models/nope:predict", "/v1/models/tiny:nope"])
+def test_what_does_not_exist_is_told_before_the_body_comes(instance, answers_on, path):
+    assert_documented(raw(instance, request_head("Content-Length: 1000", path=path)), 404)
+
+
+def test_numbers_of_a_wrong_shape_are_refused_without_a_look_at_them(instance, answers_on):
+    """Each number is wrong too: whoever looks at the numbers first says so."""
+    wrong = {**X, "shape": [1, 5], "data": [None] * 5}
+    assert "shape" in instance.post(INFER, body_of(wrong)).json()["error"]
+    assert "datatype" in instance.post(INFER, body_of({**X, "datatype": "INT8", "data": [999] * 4})).json()["error"]
+    assert "shape" in instance.post(PREDICT, {"inputs": [[None] * 5]}).json()["error"]
+    assert "20" in instance.post(PREDICT, {"instances": [[None] * 4] * 21}).json()["error"]
+
+
+def test_spans_have_a_limit_of_their_own(instance, answers_on):
+    empty = b"\x0a\x04\x12\x02\x12\x00"
+    assert_documented(instance.post("/v1/traces", empty * (tracing.EXPORT_SPANS_MAX + 1)), 413)
+    assert instance.post("/v1/traces", empty * tracing.EXPORT_SPANS_MAX).status == 200
+    assert_documented(raw(instance, request_head(f"Content-Length: {BODY_BYTES_MAX + 1}", path="/v1/traces")), 413)
 
 
 def test_a_caller_that_leaves_in_the_middle_of_its_body_does_not_matter(instance, answers_on):

@@ -121,8 +121,9 @@ def test_numbers_that_json_lacks_have_names():
         (PAIR, {"inputs": None}, "inputs: got None; allowed: an object with ids, weight"),
         (PAIR, {"inputs": {"ids": [[1]], "wait": [1]}}, "inputs: got 'wait'; allowed: ids, weight"),
         (UNBATCHED, {"instances": [1]}, "instances: tiny:predict has no batch dimension; send inputs instead"),
-        (UNBATCHED, {"inputs": None}, "inputs.x (item 0): got None; allowed: a number in the range of FP32"),
-        (UNBATCHED, {"inputs": "text"}, "inputs.x (item 0): got 'text'; allowed: a number in the range of FP32"),
+        (UNBATCHED, {"inputs": None}, "inputs.x.shape: got []; allowed: 1 dimensions, [seq]"),
+        (UNBATCHED, {"inputs": "text"}, "inputs.x.shape: got []; allowed: 1 dimensions, [seq]"),
+        (UNBATCHED, {"inputs": ["text"]}, "inputs.x (item 0): got 'text'; allowed: a number in the range of FP32"),
     ],
 )
 def test_what_is_neither_form_is_named(served, body, message):

@@ -21,10 +21,15 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from tests.warmpool.otlp_receiver import OtlpReceiver
+from warmpool import tracing
+from warmpool.errors import TooLarge
 from warmpool.tracing import (
+    ATTRIBUTES_MAX,
     COLD_STARTS_KEPT_MAX,
     EXPORT_S_MAX,
+    EXPORT_SPANS_MAX,
     SPANS_A_TRACE_MAX,
+    SPANS_A_TRACE_MEAN_MAX,
     Exporter,
     Span,
     Trace,
@@ -254,6 +259,78 @@ WHOLE = export_request()
 def test_only_plain_attributes_are_kept():
     ((one,),) = received_spans(WHOLE).values()
     assert one.attributes == {"rows": 3, "service.name": "embed"}
+
+
+def exported(resources=1, scopes=1, spans=1, **fields):
+    request = ExportTraceServiceRequest()
+    for _ in range(resources):
+        resource = request.resource_spans.add()
+        for _ in range(scopes):
+            scope = resource.scope_spans.add()
+            for _ in range(spans):
+                scope.spans.add(**{"trace_id": bytes(16), "span_id": bytes(8)} | fields)
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize(("resources", "scopes", "spans"), [(1025, 0, 0), (32, 33, 0), (4, 8, 33), (1, 1, 1025)])
+def test_more_parts_than_an_export_may_have_are_refused_at_every_level(resources, scopes, spans, monkeypatch):
+    def looked_at(*_):
+        raise AssertionError("a span was looked at")
+
+    monkeypatch.setattr(tracing, "_received", looked_at)
+    with pytest.raises(TooLarge, match=f"more than {EXPORT_SPANS_MAX} spans"):
+        received_spans(exported(resources, scopes, spans))
+
+
+def test_as_many_spans_as_an_export_may_have_are_received():
+    (spans,) = received_spans(exported(4, 8, 32)).values()
+    assert len(spans) == EXPORT_SPANS_MAX
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        {"trace_id": b""},
+        {"trace_id": bytes(15)},
+        {"trace_id": bytes(1 << 19)},
+        {"span_id": b""},
+        {"span_id": bytes(9)},
+        {"parent_span_id": bytes(7)},
+        {"parent_span_id": bytes(1 << 19)},
+    ],
+    ids=str,
+)
+def test_a_span_whose_ids_are_of_another_length_is_left_out(ids):
+    assert received_spans(exported(**ids)) == {}
+    assert len(received_spans(exported() + exported(**ids))) == 1
+
+
+def test_a_span_that_ends_before_it_began_lasts_no_time():
+    ((one,),) = received_spans(exported(start_time_unix_nano=9, end_time_unix_nano=4)).values()
+    assert (one.start_ns, one.end_ns) == (9, 9)
+
+
+def test_attributes_are_bounded_whatever_they_are():
+    request = ExportTraceServiceRequest.FromString(exported())
+    one = request.resource_spans[0].scope_spans[0].spans[0]
+    for index in range(ATTRIBUTES_MAX):
+        one.attributes.add(key=f"unset{index}")
+    one.attributes.add(key="late").value.int_value = 1
+    ((found,),) = received_spans(request.SerializeToString()).values()
+    assert found.attributes == {"service.name": ""}
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.sampled_from([1, 500, 2000])), max_size=40))
+def test_the_ring_is_bounded_in_spans_and_drops_who_came_first(recorded):
+    traces = Traces(200)
+    spans_max = 200 * SPANS_A_TRACE_MEAN_MAX
+    for number, count in recorded:
+        traces.receive(f"t{number}", [span()] * count)
+        held = {trace.trace_id: len(trace.spans) for trace in traces.read(1000)}
+        assert sum(held.values()) <= spans_max
+        assert f"t{number}" in held
+    last = list(dict.fromkeys(number for number, _ in reversed(recorded)))
+    assert read(traces) == [] or {f"t{number}" for number in last[: len(read(traces))]} == set(read(traces))
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.binary(max_size=3))

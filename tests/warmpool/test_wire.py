@@ -115,6 +115,27 @@ def test_bfloat16_is_rounded_as_others_round_it(values):
         )
 
 
+@pytest.mark.parametrize("sign", [0, 0x80000000])
+def test_a_bfloat16_does_not_disturb_its_neighbours(sign):
+    """The NaN of all ones would carry into the next number, were its upper half rounded up."""
+    words = [word | sign for word in (0x7FFFFFFF, 0, 0x7F800001, 0x7F7F7FFF, 0x7F800000, 0x7FFFFFFF)]
+    array = numpy_of(Tensor.of("BF16", [float32(word) for word in words])).astype(np.float32)
+    expected = np.array([*map(float32, words)], np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(array, expected)
+
+
+@given(
+    st.sampled_from(sorted(DATATYPES)),
+    st.lists(st.booleans(), min_size=1, max_size=40).filter(lambda fits: not all(fits)),
+    st.data(),
+)
+def test_the_first_number_that_does_not_fit_is_named(datatype, fits, data):
+    good = data.draw(items(datatype))
+    bad = data.draw(st.sampled_from([None, "x", 10**400, {}]))
+    with pytest.raises(BadInput, match=rf"\(item {fits.index(False)}\): got "):
+        Tensor.of(datatype, [good if fit else bad for fit in fits])
+
+
 @pytest.mark.parametrize("datatype", ["FP16", "FP32"])
 @given(st.lists(st.floats(-60000, 60000), max_size=20))
 def test_floats_are_rounded_to_nearest_even(datatype, values):
@@ -143,6 +164,30 @@ def test_any_bytes_are_a_request_or_a_bad_one(body, header_length):
     except BadInput:
         return
     raise AssertionError("random bytes were taken for a request")
+
+
+def test_who_accepts_a_request_sees_datatypes_and_shapes_before_a_number_is_converted():
+    given = [{"name": name, "datatype": "INT8", "shape": [1], "data": [999]} for name in ("a", "b")]
+    body = json.dumps({"inputs": given}).encode()
+    seen: list[tuple] = []
+
+    def accept(inputs):
+        seen.extend((name, tensor.datatype, tensor.shape, tensor.data) for name, tensor in inputs.items())
+        raise BadInput("not these")
+
+    with pytest.raises(BadInput, match=r"^not these$"):
+        wire.decode_request(body, accept=accept)
+    assert seen == [("a", "INT8", (1,), b""), ("b", "INT8", (1,), b"")]
+    with pytest.raises(BadInput, match="got 999"):
+        wire.decode_request(body, accept=lambda inputs: None)
+
+
+@pytest.mark.parametrize("field", ["inputs", "outputs"])
+def test_a_message_of_very_many_tensors_is_refused(field):
+    given = [{"name": "x", "datatype": "INT8", "shape": [1], "data": [9]}]
+    many = [{"name": str(index)} | (given[0] if field == "inputs" else {}) for index in range(257)]
+    with pytest.raises(BadInput, match=f"^{field}: got 257 tensors; allowed: up to 256$"):
+        wire.decode_request(json.dumps({"inputs": given, field: many}).encode())
 
 
 def test_decoded_tensors_are_views_of_the_body():
