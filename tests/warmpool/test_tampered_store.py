@@ -12,10 +12,13 @@ import socket
 from collections import Counter
 from concurrent.futures import Future
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cache.artifact import peek
 from cache.document import seal
 from cache.errors import Refused
 from cache.executable import Runtime
@@ -25,13 +28,13 @@ from cache.signing import Trust
 from tests.edges import assert_same, inputs_for, sizes_of
 from tests.instance_process import InstanceProcess, inferred, tensors, wait_until
 from tests.tiny import METHODS, executable_file, publish_tiny
-from tests.warmpool.tampering import COLLEAGUE, REVOKED, SIGNER, STRANGER, TRUST, Genuine, attacks, deadly
+from tests.warmpool.tampering import COLLEAGUE, ELSEWHERE, REVOKED, SIGNER, STRANGER, TRUST, Genuine, attacks, deadly
 from warmpool import messages
 from warmpool.arena import Arena
 from warmpool.catalog import read_catalog
 from warmpool.lane import Lane
 from warmpool.load_plan import plan_loads
-from warmpool.manifest import bucket_name
+from warmpool.manifest import Target, bucket_name, encode, executable_path, target_path
 
 ATTACKS_MIN = 200
 REASON_BYTES_MAX = 1 << 16  # half of what a datagram may have
@@ -101,11 +104,7 @@ class Harness:
     def load(self, message, data):
         """What the lane says when it finds these bytes."""
         self.file.write_bytes(data)
-        return self.lane._load(messages.Load(**{**_fields(message), "artifact_path": str(self.file)}))
-
-
-def _fields(message):
-    return {name: getattr(message, name) for name in message.__struct_fields__}
+        return self.lane._load(msgspec.structs.replace(message, artifact_path=str(self.file)))
 
 
 @pytest.fixture
@@ -167,6 +166,32 @@ def test_no_tampered_artifact_reaches_xla(signed_store, fingerprint, harness, un
     assert isinstance(lane.load(message, genuine.data), messages.Warm)
 
 
+def test_what_another_machine_made_is_refused_though_it_is_what_was_asked_for(signed_store, fingerprint, harness):
+    """Its key is right too: a target that lists what was made elsewhere is as wrong as an artifact can be."""
+    lane = harness(TRUST)
+    message = lane.messages["predict", 4]
+    genuine = genuine_of(signed_store, fingerprint, "predict", {"batch": 4})
+    tried: Counter[str] = Counter()
+
+    def attempt(name, data):
+        if data == genuine.data:
+            return
+        tried[name] += 1
+        key = peek("it", data).key
+        found = lane.load(msgspec.structs.replace(message, key=key), data)
+        assert isinstance(found, messages.Cold)
+        assert found.reason.startswith(f"artifact {key[:16]} was made for something else ({name}: wanted ")
+        assert lane.reached == []
+
+    for name in sorted({*fingerprint.ingredients, *ELSEWHERE}):
+        values = st.text(max_size=12) | st.just(ELSEWHERE.get(name, "other"))
+        ingredient = f"fingerprint.{name}"
+        made = st.builds(genuine.with_ingredient, st.just(ingredient), values, st.just(True))
+        without = genuine.without_ingredient(ingredient, True)
+        for_every(made | st.just(without), functools.partial(attempt, name))
+        assert tried[name]
+
+
 # In processes of their own
 
 
@@ -198,9 +223,9 @@ FIRST_START = {
     ("tokens", 4, 8): (lambda it: it.called(donated=(0,)), "donated: wanted '()', found '(0,)'"),
     ("kinds", 2): (lambda it: it.called(results=it.header.calling.results[:1]), "result 1: wanted "),
     ("kinds", 4): (lambda it: it.called(arguments=it.header.calling.arguments[1:]), "argument 0: wanted "),
-    ("invert", 2): (lambda it: it.made_of({}, renamed=False), "jaxlib: wanted "),
+    ("invert", 2): (lambda it: it.made_of({}, renamed=False), "program: wanted "),
     ("invert", 4): (lambda it: it.called(devices=8), "devices: wanted '1', found '8'"),
-    ("count", 2): (lambda it: it.made_of({**it.header.ingredients, "program": "p"}, renamed=False), "key: wanted "),
+    ("count", 2): (lambda it: it.made_of({**it.header.ingredients, "program": "p"}, renamed=False), "found 'p'"),
     ("count", 4): (lambda it: it.saying(key="0" * 64), "key: wanted "),
 }
 SECOND_START = {
@@ -348,6 +373,39 @@ def test_garbage_under_a_right_signature_is_refused_by_xla_or_kills_lanes_and_th
         assert reason.startswith(("XLA would not load the executable: ", "lanes died 2 times", "the executable"))
         assert_answers(instance)
         assert_second_answers(instance)
+
+
+def test_an_instance_loads_nothing_that_another_machine_made_though_a_signed_target_lists_it(
+    own_signed_store, tmp_path, fingerprint, trusting
+):
+    store = SignedStore(LocalStore(own_signed_store), TRUST, SIGNER)
+    elsewhere = {
+        ("kinds", 2): "jaxlib",
+        ("kinds", 4): "cpu_features",
+        ("invert", 2): "device_kind",
+        ("invert", 4): "device_count",
+        ("count", 2): "xla_flags",
+        ("count", 4): "platform",
+    }
+    keys = {}
+    for (name, batch), ingredient in elsewhere.items():
+        data = genuine_of(own_signed_store, fingerprint, name, {"batch": batch}).from_elsewhere(ingredient, True)
+        key = keys[name, batch] = peek("it", data).key
+        store.put(executable_path(key), data)
+    path = target_path("tiny", "1", fingerprint.digest)
+    target = msgspec.json.decode(store.get(path), type=Target)
+    executables = tuple(
+        msgspec.structs.replace(spec, key=keys.get((spec.method, spec.bucket.get("batch", 0)), spec.key))
+        for spec in target.executables
+    )
+    store.put(path, encode(msgspec.structs.replace(target, executables=executables)))
+    with started(own_signed_store, tmp_path / "log", *trusting) as instance:
+        primary = wait_until(lambda: settled(instance, map(title_of, elsewhere)))
+        for place, ingredient in elsewhere.items():
+            assert f"{ingredient}: wanted " in primary["cold"][title_of(place)]
+            assert f", found {ELSEWHERE[ingredient]!r}" in primary["cold"][title_of(place)]
+        assert primary["restarts"] == 0
+        assert_answers(instance)
 
 
 # Documents
