@@ -6,14 +6,16 @@ Beside `cache/executable.py` this is the one file that uses private JAX interfac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.arguments import Placement, parts_of
 from cache.artifact import TensorType
 from cache.errors import Refused
+
+if TYPE_CHECKING:
+    from cache.arguments import Placement
 
 Buffer = Any  # a jaxlib array on the devices; its type is private
 
@@ -61,6 +63,8 @@ class Devices:
             Refused: In another way than replicated and in equal parts.
         """
         from jaxlib import _hlo  # type: ignore[attr-defined]  # a native module without types
+
+        from cache.arguments import Placement, parts_of
 
         found = _hlo.HloSharding.replicate() if described is None else _hlo.HloSharding.from_proto(described)
         if not found.is_replicated() and (not found.is_tiled() or found.subgroup_types()):

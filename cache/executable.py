@@ -14,15 +14,17 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache as memoise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
-from cache.arguments import Argument, Call, Placement
 from cache.artifact import Calling, TensorType
 from cache.devices import Buffer, Devices, first_line, on_host
 from cache.errors import Foreign, Refused
 from cache.fingerprint import Fingerprint, fingerprint_of, topology_of
+
+if TYPE_CHECKING:  # imported for the executables that need it: most lanes have none
+    from cache.arguments import Argument, Call, Placement
 
 Mode = Literal["jaxlib", "jax"]
 Payload = bytes | bytearray | memoryview
@@ -210,6 +212,8 @@ class Executable:
         self._runtime.drop(self)
 
     def _prepare(self, calling: Calling) -> None:
+        from cache.arguments import Call
+
         kept = [calling.arguments[index] for index in calling.kept]
         spread = self._spread(self.handle.get_parameter_shardings(), kept)
         self._shardings = dict(zip(calling.kept, (sharding for sharding, _ in spread), strict=True))
@@ -232,6 +236,8 @@ class Executable:
         """
         if self._call is None:
             return self._runtime.put(array)
+        from cache.arguments import Argument
+
         placement = self._call.placement(index, array.dtype.name, array.shape)
         donated = index in self._call.donated
         buffer = self._devices.place(array, placement, self._shardings.get(index), copied=donated)

@@ -34,9 +34,11 @@ from warmpool.datagram import MESSAGE_BYTES_MAX
 
 DESCRIPTORS_MAX = 8
 _PR_SET_PDEATHSIG = 1
+# What checks a signature: 4 ms, here once instead of in every lane.
+_SIGNATURES = ("cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric.ed25519")
 _PRELOAD = {
-    "jaxlib": ("numpy", "ml_dtypes", "jaxlib.xla_client", "cache.executable", "warmpool.lane"),
-    "jax": ("numpy", "ml_dtypes", "jax", "jax.export", "cache.executable", "warmpool.lane"),
+    "jaxlib": ("numpy", "ml_dtypes", "jaxlib.xla_client", "cache.executable", "warmpool.lane", *_SIGNATURES),
+    "jax": ("numpy", "ml_dtypes", "jax", "jax.export", "cache.executable", "warmpool.lane", *_SIGNATURES),
 }
 
 

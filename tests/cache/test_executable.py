@@ -248,3 +248,12 @@ def imported(node):
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def test_importing_it_is_light():
+    """A lane starts with it: neither jaxlib, nor what signatures need, nor what few executables need is imported."""
+    code = "import sys; sys.modules['jax'] = None; import cache.executable; print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(done.stdout.split())
+    assert {"cache.executable", "cache.devices", "numpy"} <= modules
+    assert not {"jaxlib", "cryptography", "cache.arguments", "cache.store", "rich", "asyncio"} & modules

@@ -40,6 +40,24 @@ def _target(file):
         return ""
 
 
+def check_signatures(argument):
+    """Check one that is right and one that is not, and say what that imported."""
+    from cache.errors import Untrusted
+    from cache.signing import Signature, Trust
+
+    imported = {name for name in sys.modules if name.startswith("cryptography")}
+    trust = Trust.from_json(argument["trust"])
+    answers = []
+    for digest in argument["digests"]:
+        try:
+            trust.check("it", "artifact", bytes.fromhex(digest), Signature(**argument["signature"]))
+            answers.append("right")
+        except Untrusted as error:
+            answers.append(error.reason)
+    more = {name for name in sys.modules if name.startswith("cryptography")} - imported
+    return {"answers": answers, "imported": sorted(more), "threads": len([*Path("/proc/self/task").iterdir()])}
+
+
 def import_jax(_):
     importlib.import_module("jax")
     return {}

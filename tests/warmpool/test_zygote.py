@@ -1,14 +1,18 @@
 """The zygote as a process: its stages, its channels, the signals it minds, and its end."""
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from cache.signing import Signer, Trust
 from tests.instance_process import alive, children_of, wait_until
 from warmpool.forking import Zygote
 
@@ -63,6 +67,23 @@ def test_a_child_gets_the_descriptors_of_its_request(zygote):
         assert os.read(read, 100) == b"here"
     assert os.read(read, 100) == b""  # the zygote kept no copy, and the child is gone
     os.close(read)
+
+
+@pytest.mark.parametrize("preload", ["jaxlib", "jax"])
+def test_its_forks_check_signatures_and_import_nothing_for_it(preload):
+    signer = Signer.generate()
+    digest, other = (hashlib.sha256(content).digest() for content in (b"one", b"other"))
+    argument = {
+        "trust": Trust.of([signer.public]).to_json(),
+        "signature": msgspec.to_builtins(signer.sign("artifact", digest)),
+        "digests": [digest.hex(), other.hex()],
+    }
+    with Zygote.start(preload) as zygote:
+        told = [zygote.run("tests.warmpool.forked:check_signatures", argument, wall_s_max=30) for _ in range(3)]
+        threads = len([*Path(f"/proc/{zygote.process.pid}/task").iterdir()])
+    wrong = f"its signature is not that of the key {signer.key_id[:16]}"
+    assert told == [{"answers": ["right", wrong], "imported": [], "threads": 1}] * 3
+    assert threads == 1
 
 
 def test_the_signals_of_its_group_are_its_parents_to_act_on(zygote):
