@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store_flags(parser)
     parser.add_argument("models", nargs="*", metavar="MODEL[@VERSION]", help="which; by default every stable version")
     parser.add_argument("--platform", choices=CHOICES, default="auto", help="what to compile for beside the CPU")
+    parser.add_argument("--retry-failed", action="store_true", help="compile again what failed to compile before")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -61,7 +62,11 @@ def main(args: argparse.Namespace) -> int:
     start_s = time.monotonic()
     with shown_on(sys.stderr) as progress, Children(Limits()) as children:
         machines = children.machines(args.platform)
-        filled = [_fill(store, version, machine, children, progress) for version in versions for machine in machines]
+        filled = [
+            _fill(store, version, machine, children, progress, retry_failed=args.retry_failed)
+            for version in versions
+            for machine in machines
+        ]
     seconds = round(time.monotonic() - start_s, 3)
     if args.json:
         result = {"filled": filled, "problems": problems, "wanted": wanted(store), "seconds": seconds}
@@ -98,14 +103,23 @@ def _chosen(versions: list[Published], names: list[str]) -> list[Published]:
     return found
 
 
-def _fill(store: SignedStore, version: Published, machine: Machine, children: Children, progress: Progress) -> Filled:
+def _fill(
+    store: SignedStore,
+    version: Published,
+    machine: Machine,
+    children: Children,
+    progress: Progress,
+    *,
+    retry_failed: bool,
+) -> Filled:
     manifest = version.manifest
     digest = machine.fingerprint.digest
     filled = Filled(model=manifest.model, version=manifest.version, platform=machine.platform, fingerprint=digest)
     try:
         with tempfile.TemporaryDirectory(prefix="warmpool-fill-") as scratch:
             draft = stored_draft(store, manifest, Path(scratch))
-            made = TargetMaker(draft, machine, children, store, progress, visible=True).make()
+            maker = TargetMaker(draft, machine, children, store, progress, visible=True, retry_failed=retry_failed)
+            made = maker.make()
         _store(store, version, digest, made)
     except (CacheError, PublishError) as error:
         return msgspec.structs.replace(filled, problem=str(error))

@@ -1,14 +1,14 @@
 """The children's work for one target: compiles, references and trials, each begun once, waited for where needed.
 
+An entry's work begins when it is known that it is ours to do: other publishes may be doing some of it.
+
 Compiles and references run beside each other. A trial runs alone, because its run time goes into the cost table.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import msgspec
 from cache.signing import ANYONE, Trust
 from warmpool.errors import ProofFailed
 from warmpool.manifest import ExecutableSpec, ProofSpec, bucket_name
-from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.draft import Draft
+from warmpool.publishing.entries import Entry, Identity, Point, Points
 from warmpool.publishing.export import Author
 from warmpool.publishing.machines import Children, Machine
 from warmpool.publishing.program import Program
@@ -26,21 +26,7 @@ from warmpool.publishing.progress import Progress
 from warmpool.publishing.prove import unfaithful
 from warmpool.publishing.references import References
 from warmpool.publishing.slots import Slots
-from warmpool.publishing.subject import Sizes, points_of
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One executable that a target needs."""
-
-    method: str
-    bucket: Bucket
-    key: str
-    ingredients: dict[str, str]
-
-    @property
-    def name(self) -> str:
-        return f"{self.method} {bucket_name(self.bucket.sizes)}"
+from warmpool.publishing.subject import Sizes
 
 
 class Jobs:
@@ -71,14 +57,18 @@ class Jobs:
         self._artifacts: dict[str, Path] = {}
         self._found: set[str] = set()  # keys of artifacts that were in the store: they bear a signature
         self._compiles: dict[str, Future[Path]] = {}
-        self._references: dict[tuple[str, str], Future[Path]] = {}
+        self._references: dict[Identity, Future[Path]] = {}
         self._authors: dict[str, Future[None]] = {}
-        self._unpadded: dict[tuple[str, str], Entry] = {}
-        self._edges: dict[tuple[str, str], Entry] = {}
+        self._unpadded: dict[Identity, Entry] = {}
+        self._edges: dict[Identity, Entry] = {}
+        self._smallest: dict[str, tuple[Entry, Point]] = {}
+        self._points = Points(draft, stored=False)
+        self._entries = 0  # that were begun or skipped
+        self._expected = 0
         self.edges: list[tuple[Entry, Path]] = []
         self.from_stored = False
 
-    def begin(
+    def plan(
         self,
         executor: Executor,
         todo: Sequence[Entry],
@@ -86,57 +76,86 @@ class Jobs:
         stored: dict[str, Path],
         find: Callable[[Entry], Path | None],
     ) -> None:
-        """Begin what the entries need, in their order.
+        """Decide what the entries need, and begin nothing.
 
         Args:
-            executor: Where it runs.
+            executor: Where it will run.
             todo: The entries to prove.
             every: All entries of the target.
             stored: Verified artifacts in the store, by key; the others are compiled.
             find: Looks for a verified artifact of another entry in the store.
         """
+        self._executor = executor
         self._artifacts = dict(stored)
         self._found = set(stored)
         self.from_stored = all(entry.key in stored for entry in every)
-        self._unpadded = self._entries_without_padding(every)
-        self._edges = self._entries_at_edges(todo)
+        self._points = Points(self._draft, self.from_stored)
+        self._unpadded = self._points.unpadded(every)
+        self._edges = self._points.at_edges(todo, self._unpadded, self._exact)
         if self.from_stored:
             found = {identity: (edge, find(edge)) for identity, edge in self._edges.items()}
             self._unpadded |= {identity: edge for identity, (edge, path) in found.items() if path}
             self._artifacts |= {edge.key: path for edge, path in found.values() if path}
             self._found |= {edge.key for edge, path in found.values() if path}
         if self._machine.platform == "cpu" and not self.from_stored:
-            self._begin_authors(executor, todo)
-        for entry in todo:
-            if entry.key not in stored and entry.key not in self._compiles:
-                self._compiles[entry.key] = executor.submit(self._compile, entry)
-            for point in self._points(entry):
-                self._begin_reference(executor, entry, point)
-        self._progress.expect(len(self._compiles) + len(self._references) + len(self._authors) + len(todo))
+            having = [entry for entry in todo if self._draft.exported[entry.method].author]
+            self._smallest = self._points.smallest(having)
+        compiles = {entry.key for entry in todo} - stored.keys()
+        self._expect(len(compiles) + len(self._points.identities(todo)) + len(self._smallest) + len(todo))
 
-    def _begin_authors(self, executor: Executor, todo: Sequence[Entry]) -> None:
-        """Begin what compares the references with the authors' functions, once a method, at its smallest point.
+    def begin(self, entry: Entry) -> None:
+        """Begin what one of the entries needs; all before it that is ours has been begun."""
+        self._entries += 1
+        self._begin_author(entry.method)
+        if not self.has(entry):
+            self._compiles[entry.key] = self._executor.submit(self._compile, entry)
+        for point in self._points.of(entry):
+            self._begin_reference(entry, point)
 
-        That is for the CPU to do, which every publish is for; and before the rest, for all of a method waits for it.
+    def has(self, entry: Entry) -> bool:
+        """Whether there is an artifact, or one is being compiled."""
+        return entry.key in self._artifacts or entry.key in self._compiles
+
+    def compiled(self, entry: Entry) -> bool:
+        """Whether it is compiled here."""
+        return entry.key in self._compiles
+
+    def take(self, entry: Entry, path: Path) -> None:
+        """A verified artifact of an entry is in the store by now."""
+        self._artifacts[entry.key] = path
+        self._found.add(entry.key)
+
+    def skip(self, entry: Entry) -> None:
+        """An entry needs nothing any more."""
+        self._entries += 1
+        self._progress.step(f"took {entry.name}, which another publish made and proved")
+
+    def end(self) -> None:
+        """Nothing more will be begun: what others did is no longer expected."""
+        begun = len(self._compiles) + len(self._references) + len(self._authors) + self._entries
+        self._expect(begun - self._expected)
+
+    def _expect(self, steps: int) -> None:
+        self._expected += steps
+        self._progress.expect(steps)
+
+    def _begin_author(self, method: str) -> None:
+        """Begin what compares the references with the author's function: once a method, at its smallest point.
+
+        That is for the CPU to do, which every publish is for; and before the rest of the method, which waits for it.
         """
-        smallest: dict[str, tuple[Entry, dict[str, int]]] = {}
-        for entry in todo:
-            for point in self._points(entry):
-                if entry.method not in smallest or math.prod(point.values()) < math.prod(
-                    smallest[entry.method][1].values()
-                ):
-                    smallest[entry.method] = (entry, point)
-        for method, (entry, point) in smallest.items():
-            if author := self._draft.exported[method].author:
-                reference = self._begin_reference(executor, entry, point)
-                self._authors[method] = executor.submit(self._run_author, method, author, point, reference)
+        author = self._draft.exported[method].author
+        if author is not None and method in self._smallest and method not in self._authors:
+            entry, point = self._smallest[method]
+            reference = self._begin_reference(entry, point)
+            self._authors[method] = self._executor.submit(self._run_author, method, author, point, reference)
 
-    def _begin_reference(self, executor: Executor, entry: Entry, point: dict[str, int]) -> Future[Path]:
+    def _begin_reference(self, entry: Entry, point: Point) -> Future[Path]:
         identity = (entry.method, bucket_name(point))
         if identity not in self._references:
             stands = self.from_stored and identity in self._unpadded
             begin = self._run_stored if stands else self._run_plain
-            self._references[identity] = executor.submit(begin, entry, point)
+            self._references[identity] = self._executor.submit(begin, entry, point)
         return self._references[identity]
 
     def artifact(self, entry: Entry) -> Path:
@@ -153,7 +172,7 @@ class Jobs:
         if entry.method in self._authors:
             self._authors[entry.method].result()
         artifact = self.artifact(entry)
-        points = self._points(entry)
+        points = self._points.of(entry)
         names = [bucket_name(point) for point in points]
         references = {name: str(self._references[entry.method, name].result()) for name in names}
         argument = self._argument(entry, artifact=str(artifact), references=references, points=points)
@@ -173,33 +192,6 @@ class Jobs:
         )
         return spec, msgspec.convert(result["proofs"], list[ProofSpec])
 
-    def _points(self, entry: Entry) -> list[dict[str, int]]:
-        """The exact shapes that prove an entry."""
-        dims = list(self._draft.subject(entry.method).dims.values())
-        return points_of(dims, entry.bucket.sizes, stored=self.from_stored)
-
-    def _entries_without_padding(self, entries: Sequence[Entry]) -> dict[tuple[str, str], Entry]:
-        """By method and point the entry that neither pads nor merges anything for it."""
-        found: dict[tuple[str, str], Entry] = {}
-        for entry in entries:
-            batch = self._draft.subject(entry.method).batch
-            sizes = entry.bucket.sizes
-            if batch is None or sizes[batch] == 1:
-                point = {name: size for name, size in sizes.items() if name != batch}
-                found[entry.method, bucket_name(point)] = entry
-        return found
-
-    def _entries_at_edges(self, entries: Sequence[Entry]) -> dict[tuple[str, str], Entry]:
-        """By method and point what would have to be stored to prove the entries from the store alone."""
-        found = {}
-        for entry in entries:
-            dims = list(self._draft.subject(entry.method).dims.values())
-            for point in points_of(dims, entry.bucket.sizes, stored=True):
-                identity = (entry.method, bucket_name(point))
-                if identity not in self._unpadded and identity not in found:
-                    found[identity] = self._exact(entry.method, point)
-        return found
-
     def _compile(self, entry: Entry) -> Path:
         artifact = self._artifact_file(entry)
         program = self._draft.program(entry.method, entry.bucket)
@@ -211,7 +203,7 @@ class Jobs:
     def _artifact_file(self, entry: Entry) -> Path:
         return self._draft.folder / f"artifact-{self._machine.fingerprint.digest}-{entry.key}"
 
-    def _run_plain(self, entry: Entry, point: dict[str, int]) -> Path:
+    def _run_plain(self, entry: Entry, point: Point) -> Path:
         with self._slots.shared():
             program = self._draft.exported[entry.method].program_at(
                 self._draft.subject(entry.method).exact_sizes(point)
@@ -224,7 +216,7 @@ class Jobs:
         self.edges.append((edge, artifact))
         return outputs
 
-    def _run_author(self, method: str, author: Author, point: dict[str, int], reference: Future[Path]) -> None:
+    def _run_author(self, method: str, author: Author, point: Point, reference: Future[Path]) -> None:
         """Compare a reference, which is the exported program, with the author's function that it was exported from."""
         references = References({bucket_name(point): str(reference.result())}, self._draft.manifest.methods[method])
         with self._slots.shared():
@@ -233,11 +225,11 @@ class Jobs:
             raise ProofFailed(f"model {self._draft.manifest.model!r}, method {method!r}: {failure}")
         self._progress.step(f"compared the function {method} with its program")
 
-    def _run_stored(self, entry: Entry, point: dict[str, int]) -> Path:
+    def _run_stored(self, entry: Entry, point: Point) -> Path:
         unpadded = self._unpadded[entry.method, bucket_name(point)]
         return self._run_reference("reference_stored", unpadded, point, artifact=str(self._artifacts[unpadded.key]))
 
-    def _run_reference(self, worker: str, entry: Entry, point: dict[str, int], **more: Any) -> Path:
+    def _run_reference(self, worker: str, entry: Entry, point: Point, **more: Any) -> Path:
         name = bucket_name(point)
         outputs = self._draft.folder / f"reference-{self._machine.fingerprint.digest}-{entry.method}-{name}.npz"
         argument = self._argument(entry, point=point, outputs=str(outputs), **more)
@@ -273,5 +265,9 @@ class Jobs:
             return self._children.run(worker, argument, what)
 
     def _place(self, entry: Entry, what: str) -> str:
+        return f"{self.place(entry)}: {what}"
+
+    def place(self, entry: Entry) -> str:
+        """An entry as an error names it."""
         bucket = bucket_name(entry.bucket.sizes)
-        return f"model {self._draft.manifest.model!r}, method {entry.method!r}, bucket {bucket}: {what}"
+        return f"model {self._draft.manifest.model!r}, method {entry.method!r}, bucket {bucket}"

@@ -73,6 +73,11 @@ class Children:
     ) -> None:
         self.close()
 
+    @property
+    def alive(self) -> bool:
+        """Whether a child that failed did so by itself, and not because what it was forked from is gone."""
+        return self.jax.process.poll() is None and self.jaxlib.process.poll() is None
+
     def close(self) -> None:
         """End the zygotes and every child that still runs."""
         self._stack.close()

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import jax
 import msgspec
@@ -46,15 +49,17 @@ class Options:
     version: str | None = None
     platform: str = "auto"
     limits: Limits = field(default_factory=Limits)
+    retry_failed: bool = False
 
 
 class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done for one kind of machine."""
+    """What was done for one kind of machine; `taken` of its executables others compiled meanwhile."""
 
     platform: str
     fingerprint: str
     executables: int
     compiled: int
+    taken: int
     proved: int
     proofs: tuple[ProofSpec, ...]
 
@@ -106,7 +111,12 @@ def publish(options: Options, progress: Progress) -> Summary:
         draft = make_draft(model, Path(scratch), version=options.version, required=required, say=note)
         visible = is_published(store, draft, note)
         put_programs(store, draft)
-        made = [TargetMaker(draft, machine, children, store, progress, visible=visible).make() for machine in machines]
+        made = [
+            TargetMaker(
+                draft, machine, children, store, progress, visible=visible, retry_failed=options.retry_failed
+            ).make()
+            for machine in machines
+        ]
         put_version(store, draft, [(one.path, one.target) for one in made])
     parts = tuple(
         MachineSummary(
@@ -114,6 +124,7 @@ def publish(options: Options, progress: Progress) -> Summary:
             fingerprint=machine.fingerprint.digest,
             executables=len(one.target.executables),
             compiled=one.compiled,
+            taken=one.taken,
             proved=one.proved,
             proofs=one.target.proofs,
         )
@@ -157,11 +168,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GIB",
         help="memory that one compile or trial may take, 0 for no limit (%(default)g)",
     )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="compile again what failed to compile before, here or elsewhere"
+    )
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the command: progress on standard error, one line or JSON on standard output."""
+    signal.signal(signal.SIGTERM, _end)  # others need not wait for what we claimed
     limits = Limits(wall_s_max=args.child_seconds_max, memory_bytes_max=int(args.child_gib_max * GIB))
     # This process traces, and asks the author's functions on the CPU; an accelerator is for the children, and a TPU
     # can have but one process. The children do not inherit it.
@@ -172,6 +187,7 @@ def main(args: argparse.Namespace) -> int:
         version=args.version,
         platform=args.platform,
         limits=limits,
+        retry_failed=args.retry_failed,
     )
     with shown_on(sys.stderr) as progress:
         try:
@@ -180,6 +196,10 @@ def main(args: argparse.Namespace) -> int:
             raise PublishError(str(error)) from error
     sys.stdout.write((msgspec.json.encode(summary).decode() if args.json else str(summary)) + "\n")
     return 0
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _opened(settings: StoreSettings) -> SignedStore:

@@ -1,6 +1,7 @@
 """Makes what one kind of machine needs for a version: compiles only what the store lacks, stores nothing unproved.
 
-An executable is stored as soon as it passed its trial, so that an interrupted publish goes on where it stopped.
+An executable is stored as soon as it passed its trial, so that an interrupted publish goes on where it stopped. Several
+publishes that lack the same ones share the work (`warmpool.publishing.claims`).
 
 Where every executable is in the store and only the weights are new, nothing is compiled at all, no reference either:
 the answers of each bucket are then compared with those of the stored executables that need no padding for the same
@@ -13,41 +14,38 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from cache.artifact import unpack
 from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.ingredients import digest_ingredients
 from cache.key import executable_ingredients
 from cache.signed_store import SignedStore
-from warmpool.manifest import ExecutableSpec, ProofSpec, Target, encode, executable_path, target_path
+from warmpool.errors import PublishError
+from warmpool.manifest import Target, executable_path, target_path
 from warmpool.publishing.buckets import Bucket
+from warmpool.publishing.claims import Begun, Claims, share
 from warmpool.publishing.draft import Draft
-from warmpool.publishing.jobs import Entry, Jobs
+from warmpool.publishing.entries import Entry
+from warmpool.publishing.jobs import Jobs
+from warmpool.publishing.known import Known
 from warmpool.publishing.machines import Children, Machine, compile_options, worker_threads
 from warmpool.publishing.progress import Progress
-from warmpool.publishing.prove import merged
+
+_BEGUN_MAX_A_THREAD = 2  # entries begun ahead, so that no thread runs out of work; others can take the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A target and what it took: how many executables were compiled, and how many proved."""
+    """A target and what it took: executables compiled here, compiled by others meanwhile, and proved here."""
 
     target: Target
     path: str
     compiled: int
+    taken: int
     proved: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is proved about this version's executables, by method and key."""
-
-    executables: dict[tuple[str, str], ExecutableSpec] = field(default_factory=dict)
-    proofs: list[ProofSpec] = field(default_factory=list)
 
 
 class TargetMaker:
@@ -60,6 +58,7 @@ class TargetMaker:
         store: Where executables are, and go to.
         progress: Shows it.
         visible: Whether this very version is published already, for another machine or this one.
+        retry_failed: Whether what failed to compile before is compiled again.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class TargetMaker:
         progress: Progress,
         *,
         visible: bool,
+        retry_failed: bool = False,
     ) -> None:
         self.draft = draft
         self.machine = machine
@@ -79,43 +79,52 @@ class TargetMaker:
         self.progress = progress
         self.path = target_path(draft.manifest.model, draft.manifest.version, machine.fingerprint.digest)
         self.entries = [self._entry(*entry) for entry in draft.entries if machine.primary or entry[1].ladder]
-        # Under a name of the author's choice something else may have been begun: what is known of that does not count.
-        self.trusted = visible or draft.content_named
-        # Nobody sees a target before its manifest, so until then it can record how far the publish came.
-        self.recording = draft.content_named and not visible
+        self.retry_failed = retry_failed
+        self.known = Known(
+            store,
+            self.path,
+            machine.fingerprint,
+            self.entries,
+            progress.say,
+            # Under a name of the author's choice something else may have been begun, of which nothing counts.
+            trusted=visible or draft.content_named,
+            # Nobody sees a target before its manifest, so until then it can record how far the publish came.
+            recording=draft.content_named and not visible,
+        )
+        self.compiled: set[str] = set()
+        self.proved = 0
 
     def make(self) -> Made:
         """Compile, prove and store what is missing; the target itself is left to the caller to store.
 
         Raises:
-            PublishError: A child failed.
+            PublishError: A child failed, or did so in another publish before.
             ProofFailed: An executable does not answer as it must.
         """
         stored = self._stored_files()
-        known = self._known()
-        todo = [
-            entry
-            for entry in self.entries
-            if entry.key not in stored or (entry.method, entry.key) not in known.executables
-        ]
+        self.known.read()
+        todo = [entry for entry in self.entries if entry.key not in stored or entry not in self.known]
         missing = {entry.key for entry in todo} - stored.keys()
         if todo:
-            self._work(todo, stored, known)
-        return Made(self._target(known), self.path, compiled=len(missing), proved=len(todo))
+            self._work(todo, stored)
+        taken = len(missing - self.compiled)
+        return Made(self.known.target(), self.path, compiled=len(self.compiled), taken=taken, proved=self.proved)
 
-    def _work(self, todo: list[Entry], stored: dict[str, Path], known: _Known) -> None:
+    def _work(self, todo: list[Entry], stored: dict[str, Path]) -> None:
         jobs = Jobs(self.draft, self.machine, self.children, self.progress, self.store.trust, self._exact)
-        with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor:
+        claims = Claims(
+            self.store,
+            self._finished_file,
+            fingerprint=self.machine.fingerprint.digest,
+            limits=self.children.limits,
+            retry_failed=self.retry_failed,
+            say=self.progress.say,
+        )
+        with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor, claims:
             try:
-                jobs.begin(executor, todo, self.entries, stored, self._stored_file)
-                for entry in todo:
-                    spec, proofs = jobs.tried(entry)
-                    if entry.key not in stored:
-                        self.store.put_file(executable_path(entry.key), jobs.artifact(entry))
-                    known.executables[entry.method, entry.key] = spec
-                    known.proofs.extend(proofs)
-                    if self.recording:
-                        self.store.put(self.path, encode(self._target(known)))
+                jobs.plan(executor, todo, self.entries, stored, self._stored_file)
+                self._share(todo, jobs, claims)
+                jobs.end()
                 for edge, path in jobs.edges:
                     self.store.put_file(executable_path(edge.key), path)
             except BaseException:
@@ -123,43 +132,79 @@ class TargetMaker:
                 self.children.close()  # ends what still runs, which leaving the block would wait for
                 raise
 
+    def _share(self, todo: list[Entry], jobs: Jobs, claims: Claims) -> None:
+        while todo:
+            share(
+                todo,
+                lambda entry: self._begin(entry, jobs, claims),
+                lambda entry: self._finish(entry, jobs, claims),
+                claims.wait,
+                begun_max=_BEGUN_MAX_A_THREAD * worker_threads(self.machine.platform) + 1,
+            )
+            self.known.read()
+            todo = [entry for entry in todo if entry not in self.known]  # what others took away in writing theirs
+
+    def _begin(self, entry: Entry, jobs: Jobs, claims: Claims) -> Begun:
+        if not jobs.has(entry):
+            claimed = claims.claim(entry, jobs.place(entry))
+            if not claimed:
+                return Begun.NOT_YET
+            if isinstance(claimed, Path) and entry in self.known:
+                jobs.skip(entry)
+                return Begun.DONE
+            if path := claimed if isinstance(claimed, Path) else self._sound_file(entry):
+                jobs.take(entry, path)
+        jobs.begin(entry)
+        return Begun.HERE
+
+    def _finish(self, entry: Entry, jobs: Jobs, claims: Claims) -> None:
+        """Prove and store an entry."""
+        try:
+            artifact = jobs.artifact(entry)
+        except PublishError as error:
+            claims.failed(entry.key, error, machinery_alive=self.children.alive)
+            raise
+        spec, proofs = jobs.tried(entry)
+        self.proved += 1
+        if jobs.compiled(entry) and entry.key not in self.compiled:
+            self.store.put_file(executable_path(entry.key), artifact)
+            self.compiled.add(entry.key)
+        self.known.add(entry, spec, proofs)
+        if claims.holds(entry.key):
+            claims.settle(entry.key, made=True)
+
+    def _finished_file(self, entry: Entry) -> Path | None:
+        """A verified artifact in the store, if others have also recorded its proof where they can."""
+        path = self._sound_file(entry)
+        if path and self.known.recording:
+            self.known.read()
+            return path if entry in self.known else None
+        return path
+
     def _stored_files(self) -> dict[str, Path]:
         """Verified artifacts in the store, by key."""
         found = {entry.key: self._stored_file(entry) for entry in {entry.key: entry for entry in self.entries}.values()}
         return {key: path for key, path in found.items() if path}
 
     def _stored_file(self, entry: Entry) -> Path | None:
-        path = executable_path(entry.key)
         try:
-            data = self.store.get(path)
-            unpack(data, key=entry.key, trust=self.store.trust, ingredients=entry.ingredients)
-            return self.store.local_path(path)
-        except NotStored:
-            return None
+            return self._verified(entry)
         except (Damaged, Foreign, Untrusted) as error:
             self.progress.say(f"{entry.name}: {error}; it is compiled anew")
             return None
 
-    def _known(self) -> _Known:
-        if not self.trusted:
-            return _Known()
-        try:
-            target = msgspec.json.decode(self.store.get(self.path), type=Target)
-        except NotStored:
-            return _Known()
-        except (Damaged, Untrusted, msgspec.MsgspecError) as error:
-            self.progress.say(f"{self.path}: it cannot be read ({error}); it is made anew")
-            return _Known()
-        return _Known({(spec.method, spec.key): spec for spec in target.executables}, list(target.proofs))
+    def _sound_file(self, entry: Entry) -> Path | None:
+        with suppress(Damaged, Foreign, Untrusted):  # which was said when it was looked for first
+            return self._verified(entry)
+        return None
 
-    def _target(self, known: _Known) -> Target:
-        """The target with what is known by now, in load order."""
-        found = [known.executables.get((entry.method, entry.key)) for entry in self.entries]
-        return Target(
-            fingerprint=dict(self.machine.fingerprint.ingredients),
-            executables=tuple(spec for spec in found if spec),
-            proofs=merged(known.proofs),
-        )
+    def _verified(self, entry: Entry) -> Path | None:
+        path = executable_path(entry.key)
+        try:
+            unpack(self.store.get(path), key=entry.key, trust=self.store.trust, ingredients=entry.ingredients)
+            return self.store.local_path(path)
+        except NotStored:
+            return None
 
     def _exact(self, method: str, point: Mapping[str, int]) -> Entry:
         """An exact shape as an entry of its own."""

@@ -1,0 +1,570 @@
+"""Several publishes share the work: nothing is compiled twice, nobody waits for ever, a failure is met once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cache import failures
+from cache.errors import NotStored
+from cache.failures import Failure
+from cache.lease import Contender
+from cache.local_store import LocalStore
+from cache.settings import StoreSettings
+from cache.signed_store import SignedStore
+from cache.signing import ANYONE
+from warmpool.errors import ProofFailed, PublishError
+from warmpool.forking import WorkerFailed
+from warmpool.manifest import ProofSpec, Target, encode, executable_path
+from warmpool.publishing.buckets import Bucket
+from warmpool.publishing.claims import Begun, Claims, share
+from warmpool.publishing.entries import Entry
+from warmpool.publishing.machines import Limits
+from warmpool.publishing.publish import Options, Summary, publish
+
+REPOSITORY = Path(__file__).parents[3]
+WAIT_S_MAX = 120.0
+
+MODEL = """
+import jax.numpy as jnp
+from warmpool.model import Dim, Model, Tensor
+
+batch = Dim("batch", max=8, sizes=(1, 2, 4, 8), batch=True)
+seq = Dim("seq", max=8, sizes=(4, 8))
+
+def predict(params, x):
+    for _ in range(4):
+        x = jnp.sort(x * 2.0, axis=-1) / 2.0
+    return x.max(axis=1)
+
+model = Model(name="shared", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch, seq, 3), pad=-9.0)})
+"""
+
+# Every process that runs it waits until all of them have come so far.
+MEETING = """
+import os, time
+from pathlib import Path
+
+here = Path(os.environ["MEETING"])
+(here / str(os.getpid())).touch()
+while len(list(here.iterdir())) < int(os.environ["MEETING_OF"]):
+    time.sleep(0.005)
+"""
+
+SLOW = """
+import jax.numpy as jnp
+from warmpool.model import Model, Tensor
+
+def predict(params, x):
+    for step in range(STEPS):
+        x = jnp.sin(x @ (x.T + step)) @ x
+    return x
+
+model = Model(name="slow", methods={"predict": predict}, inputs={"x": Tensor("float32", (4, 4))})
+"""
+
+LEAKING = """
+from warmpool.model import Dim, Model, Tensor
+
+batch = Dim("batch", max=2, sizes=(1,), batch=True)
+seq = Dim("seq", max=4, sizes=(4,))
+model = Model(
+    name="leaking",
+    methods={"predict": lambda params, x: x.mean(axis=1)},
+    inputs={"x": Tensor("float32", (batch, seq))},
+)
+"""
+
+
+class Silent:
+    """A progress that remembers its steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.said: list[str] = []
+        self.left = 0
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def expect(self, steps: int) -> None:
+        self.left += steps
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+        self.left -= 1
+
+
+# Claims, with entries that are nothing but their keys.
+
+
+class Publisher:
+    """One who has claims in a store, and stores a word as what it made."""
+
+    def __init__(self, folder: Path, name: str, *, wall_s_max: float = 600.0, retry_failed: bool = False) -> None:
+        self.store = SignedStore(LocalStore(folder), ANYONE)
+        self.name = name
+        self.made: list[str] = []
+        self.took: list[str] = []
+        self.said: list[str] = []
+        self.claims = Claims(
+            self.store,
+            self.found,
+            fingerprint="f00",
+            limits=Limits(wall_s_max=wall_s_max),
+            retry_failed=retry_failed,
+            say=self.said.append,
+        )
+
+    def found(self, entry: Entry) -> Path | None:
+        with contextlib.suppress(NotStored):
+            return self.store.local_path(f"weights/{entry.key}")
+        return None
+
+    def claim(self, key: str) -> Path | bool:
+        return self.claims.claim(entry_of(key), f"the bucket {key}")
+
+    def until(self, key: str) -> Path | bool:
+        """What a claim becomes when it is no longer others' to make."""
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while (claimed := self.claim(key)) is False:
+            assert time.monotonic() < deadline_s
+            self.claims.wait()
+        return claimed
+
+    def begin(self, key: str) -> Begun:
+        claimed = self.claim(key)
+        if isinstance(claimed, Path):
+            self.took.append(key)
+            return Begun.DONE
+        return Begun.HERE if claimed else Begun.NOT_YET
+
+    def finish(self, key: str) -> None:
+        self.store.put(f"weights/{key}", self.name.encode())
+        self.made.append(key)
+        self.claims.settle(key, made=True)
+
+    def run(self, keys: list[str]) -> None:
+        with self.claims:
+            share(keys, self.begin, self.finish, self.claims.wait, begun_max=2)
+
+
+Makes = Callable[..., Publisher]
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Iterator[Makes]:
+    """Makes one; its claims are given up when the test is over."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name: str, **options: Any) -> Publisher:
+            made = Publisher(tmp_path, name, **options)
+            stack.enter_context(made.claims)
+            return made
+
+        yield make
+
+
+def entry_of(key: str) -> Entry:
+    return Entry("predict", Bucket({"batch": 1}, minimum=False, ladder=False), key, {})
+
+
+def failed_with(reason: str, detail: str) -> PublishError:
+    """As a child's failure arrives."""
+    error = PublishError("it failed")
+    error.__cause__ = WorkerFailed("worker:compile_bucket", reason, detail)
+    return error
+
+
+def test_what_one_has_claimed_another_has_not_until_it_is_there(publisher: Makes, tmp_path: Path) -> None:
+    one, two = publisher("one"), publisher("two")
+    assert one.claim("a") is True
+    assert one.claim("a") is True
+    assert two.claim("a") is False
+    assert two.claim("b") is True
+    two.finish("b")
+    one.finish("a")
+    assert one.until("b") == tmp_path / "weights" / "b"
+    assert two.until("a") == tmp_path / "weights" / "a"
+    assert one.store.names("leases") == []
+
+
+def test_claims_that_are_left_are_given_up(publisher: Makes) -> None:
+    one, two = publisher("one"), publisher("two")
+
+    def interrupted() -> None:
+        with one.claims:
+            assert one.claim("a")
+            assert one.claim("b")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert two.claim("a") is True
+    assert two.claim("b") is True
+
+
+@pytest.mark.parametrize("turns", range(3))
+def test_two_who_want_the_same_in_opposite_orders_share_it_and_neither_waits_for_ever(
+    publisher: Makes, turns: int
+) -> None:
+    keys = [f"key-{number}" for number in range(12)]
+    publishers = [publisher("one"), publisher("two"), publisher("three")]
+    orders = [keys, keys[::-1], keys[6:] + keys[:6]]
+    threads = [
+        threading.Thread(target=publisher.run, args=(order,), daemon=True)
+        for publisher, order in zip(publishers, orders, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S_MAX)
+        assert not thread.is_alive(), "they wait for each other"
+    made = [key for publisher in publishers for key in publisher.made]
+    assert sorted(made) == sorted(keys)
+    assert all(sorted(publisher.made + publisher.took) == sorted(keys) for publisher in publishers)
+
+
+def test_no_more_is_begun_than_was_allowed_and_what_others_do_comes_last() -> None:
+    begun: set[str] = set()
+    most: list[int] = []
+    events: list[str] = []
+    others = {"b"}
+
+    def begin(key: str) -> Begun:
+        if key in others:
+            return Begun.NOT_YET
+        begun.add(key)
+        most.append(len(begun))
+        return Begun.HERE
+
+    def finish(key: str) -> None:
+        begun.remove(key)
+        events.append(key)
+
+    def wait() -> None:
+        assert not begun
+        events.append("waited")
+        others.clear()
+
+    share(["a", "b", "c", "d", "e"], begin, finish, wait, begun_max=2)
+    assert max(most) == 2
+    assert events == ["a", "c", "d", "e", "waited", "b"]
+
+
+def test_who_waits_says_once_whom_for(publisher: Makes) -> None:
+    one, two = publisher("one"), publisher("two")
+    one.claim("a")
+    for _ in range(3):
+        assert two.claim("a") is False
+        two.claims.wait()
+    (said,) = two.said
+    assert said.startswith("waiting for ")
+    assert f":{os.getpid()}, which makes what is missing too" in said
+
+
+def test_who_hears_nothing_for_too_long_stops_and_says_whom_it_waited_for(publisher: Makes) -> None:
+    one, two = publisher("one"), publisher("two", wall_s_max=0.05)
+    one.claim("a")
+    with pytest.raises(PublishError, match=rf"others \(.*:{os.getpid()}\) have made nothing for 0\.2 s"):
+        two.until("a")
+
+
+def test_a_failure_is_recorded_with_its_limits_and_told_to_the_next(publisher: Makes) -> None:
+    one, two = publisher("one", wall_s_max=7), publisher("two")
+    one.claim("a")
+    detail = "it ran out of its memory limit. /usr/lib/xla/pass.cc: bad_alloc"
+    one.claims.failed("a", failed_with("memory", detail), machinery_alive=True)
+    one.claims.settle("a")
+    with pytest.raises(PublishError) as caught:
+        two.claim("a")
+    failure = failures.recorded(two.store, "a")
+    assert failure
+    assert (failure.what, failure.fingerprint) == ("the bucket a", "f00")
+    assert failure.reason == (
+        "memory: it ran out of its memory limit. pass.cc: bad_alloc (it was allowed 7 s and 8 GiB)"
+    )
+    assert str(caught.value) == (
+        f"the bucket a failed to compile before (at {failure.when} by {failure.by}): {failure.reason}; "
+        "--retry-failed compiles it again"
+    )
+    assert two.store.names("leases") == []
+
+
+def test_another_try_on_request_that_succeeds_ends_the_failure(publisher: Makes) -> None:
+    one = publisher("one", retry_failed=True)
+    failures.record(one.store, Failure.now(key="a", what="a", reason="no", fingerprint=""))
+    assert one.claim("a") is True
+    one.finish("a")
+    assert one.store.names("failures") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "machinery_alive"),
+    [
+        (failed_with("exception", "OSError: [Errno 28] No space left on device"), True),
+        (failed_with("exception", "FileNotFoundError: [Errno 2] artifact"), True),
+        (failed_with("crash", "signal SIGTERM."), True),
+        (failed_with("timeout", "it was not even forked within 600 s"), True),
+        (failed_with("crash", "the zygote it was forked from is gone"), False),
+        (PublishError("no child at all"), True),
+    ],
+)
+def test_what_says_nothing_about_the_program_is_not_recorded(
+    publisher: Makes, error: PublishError, machinery_alive: bool
+) -> None:
+    one = publisher("one")
+    one.claim("a")
+    one.claims.failed("a", error, machinery_alive=machinery_alive)
+    assert one.store.names("failures") == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        failed_with("exception", "ValueError: no such dialect"),
+        failed_with("exception", "XlaRuntimeError: INTERNAL: no"),
+        failed_with("crash", "signal SIGSEGV. somewhere"),
+        failed_with("timeout", "it ran longer than 600 s"),
+    ],
+)
+def test_what_says_something_about_the_program_is_recorded(publisher: Makes, error: PublishError) -> None:
+    one = publisher("one")
+    one.claim("a")
+    one.claims.failed("a", error, machinery_alive=True)
+    assert one.store.names("failures") == ["a"]
+
+
+# Publishes.
+
+
+@pytest.fixture(autouse=True)
+def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+class Processes:
+    """Publishes of one file into one store, each in a process of its own, that begin to compile together."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        (folder / "model.py").write_text(MEETING + MODEL)
+        (folder / "meeting").mkdir()
+        (folder / "scratch").mkdir()
+        self.begun = [self._begin(count, number) for number in range(count)]
+
+    def _begin(self, count: int, number: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "warmpool.cli", "publish", str(self.folder / "model.py"), "--json"]
+        environment = os.environ | {
+            "MEETING": str(self.folder / "meeting"),
+            "MEETING_OF": str(count),
+            "TMPDIR": str(self.folder / "scratch"),
+        }
+        with self.log(number).open("wb") as log:
+            return subprocess.Popen(
+                [*command, "--store", str(self.store), "--allow-unsigned"],
+                cwd=REPOSITORY,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def log(self, number: int) -> Path:
+        return self.folder / f"log-{number}"
+
+    def steps(self, number: int, kind: str) -> list[str]:
+        """What a process said that it did: "compiled", "proved", "took"."""
+        lines = self.log(number).read_text().splitlines()
+        done = [line.partition("] ")[2].partition(", ")[0] for line in lines if "] " in line]
+        return [step.removeprefix(kind).strip() for step in done if step.startswith(f"{kind} predict")]
+
+    def until(self, number: int, kind: str) -> None:
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while not self.steps(number, kind):
+            assert self.begun[number].poll() is None, self.log(number).read_text()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    def summary(self, number: int) -> Summary:
+        out, _ = self.begun[number].communicate(timeout=WAIT_S_MAX)
+        assert self.begun[number].returncode == 0, self.log(number).read_text()
+        return msgspec.convert(json.loads(out), Summary)
+
+    def close(self) -> None:
+        for process in self.begun:
+            process.kill()
+            process.communicate()
+
+
+def target_in(store: Path) -> Target:
+    (path,) = store.glob("models/shared/*/targets/*.json")
+    return msgspec.json.decode(path.read_bytes(), type=Target)
+
+
+def cases(proofs: Iterable[ProofSpec]) -> set[tuple[str, int]]:
+    return {(proof.kind, proof.cases) for proof in proofs}
+
+
+def names(store: Path, folder: str) -> list[str]:
+    return LocalStore(store).names(folder)
+
+
+@pytest.mark.slow
+def test_two_publishes_at_once_compile_each_executable_once(tmp_path: Path) -> None:
+    with contextlib.closing(Processes(tmp_path, 2)) as processes:
+        summaries = [processes.summary(number) for number in range(2)]
+        compiled = [processes.steps(number, "compiled") for number in range(2)]
+        proved = [processes.steps(number, "proved") for number in range(2)]
+        took = [processes.steps(number, "took") for number in range(2)]
+    assert len(compiled[0] + compiled[1]) == len({*compiled[0], *compiled[1]}) == 8
+    assert all(compiled), "one did it all before the other began"
+    assert [one.compiled for one in summaries] == [len(one) for one in compiled]
+    assert [one.machines[0].taken for one in summaries] == [8 - len(one) for one in compiled]
+    assert [one.machines[0].proved for one in summaries] == [len(one) for one in proved]
+    assert all(len(one) + len(other) == 8 for one, other in zip(proved, took, strict=True))
+    assert summaries[0].version == summaries[1].version
+    assert names(processes.store, "leases") == []
+    # What is kept of the proofs is what one publish alone would have kept.
+    alone, _ = published(tmp_path / "alone", MODEL)
+    assert alone.compiled == 8
+    target = target_in(processes.store)
+    assert len(target.executables) == 8
+    assert cases(target.proofs) == cases(alone.machines[0].proofs)
+
+
+@pytest.mark.slow
+def test_when_one_of_two_publishes_is_killed_the_other_takes_over_what_it_had_begun(tmp_path: Path) -> None:
+    with contextlib.closing(Processes(tmp_path, 2)) as processes:
+        processes.until(0, "compiled")
+        processes.begun[0].send_signal(signal.SIGKILL)
+        processes.begun[0].wait()
+        stored = set(names(processes.store, "executables"))
+        assert names(processes.store, "leases"), "it was killed too late"
+        summary = processes.summary(1)
+    assert len(target_in(processes.store).executables) == 8
+    assert summary.machines[0].taken <= len(stored)
+    assert summary.compiled + summary.machines[0].taken == 8
+    assert names(processes.store, "leases") == []
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)])
+def test_a_publish_that_is_told_to_end_gives_up_its_claims_and_leaves_nothing(
+    tmp_path: Path, number: int, status: int
+) -> None:
+    with contextlib.closing(Processes(tmp_path, 1)) as processes:
+        processes.until(0, "compiled")
+        assert names(processes.store, "leases")
+        processes.begun[0].send_signal(number)
+        assert processes.begun[0].wait(WAIT_S_MAX) == status
+    assert names(processes.store, "leases") == []
+    assert names(processes.store, "failures") == []
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def published(folder: Path, text: str, **options: object) -> tuple[Summary, Silent]:
+    heard = Silent()
+    return publish(options_of(folder, text, **options), heard), heard
+
+
+def options_of(folder: Path, text: str, **options: object) -> Options:
+    folder.mkdir(exist_ok=True)
+    path = folder / "model.py"
+    path.write_text(text)
+    store = StoreSettings(store=str(folder / "store"), allow_unsigned=True)
+    return Options(model_file=path, store=store, **options)  # type: ignore[arg-type]
+
+
+def test_a_compile_that_failed_is_not_tried_again_but_on_request(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match=r"compiling failed: timeout: it ran longer than 0\.3 s"):
+        published(tmp_path, SLOW.replace("STEPS", "30"), limits=Limits(wall_s_max=0.3))
+    heard = Silent()
+    with pytest.raises(
+        PublishError,
+        match=r"model 'slow', method 'predict', bucket \* failed to compile before \(at .* by .*\): "
+        r"timeout: it ran longer than 0\.3 s \(it was allowed 0\.3 s and 8 GiB\); --retry-failed compiles it again",
+    ):
+        publish(options_of(tmp_path, SLOW.replace("STEPS", "30")), heard)
+    assert not [step for step in heard.steps if step.startswith("compiled")]
+    summary, heard = published(tmp_path, SLOW.replace("STEPS", "30"), retry_failed=True)
+    assert summary.compiled == 1
+    assert heard.left == 0
+    assert names(tmp_path / "store", "failures") == []
+
+
+def test_a_compile_that_runs_out_of_memory_is_not_tried_again(tmp_path: Path) -> None:
+    large = SLOW.replace("STEPS", "400")
+    with pytest.raises(PublishError, match=r"failed: (memory|crash): "):
+        published(tmp_path, large, limits=Limits(memory_bytes_max=1 << 29))
+    with pytest.raises(PublishError, match=r"failed to compile before .*it was allowed 600 s and 0\.5 GiB"):
+        published(tmp_path, large)
+
+
+def test_a_proof_that_failed_is_no_compile_that_failed(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ProofFailed, match="the padding of input 'x'"):
+            published(tmp_path, LEAKING)
+    assert names(tmp_path / "store", "failures") == []
+    assert names(tmp_path / "store", "leases") == []
+
+
+class Meddler(Silent):
+    """Another publish, as far as one executable goes: makes it while we wait, and later writes over its proof."""
+
+    def __init__(self, store: Path, finished: Path, *, forgets: bool) -> None:
+        super().__init__()
+        self.store = LocalStore(store)
+        (path,) = finished.glob("models/shared/*/targets/*.json")
+        self.path = path.relative_to(finished).as_posix()
+        self.finished = target_in(finished)
+        self.last = self.finished.executables[-1]
+        self.artifact = (finished / executable_path(self.last.key)).read_bytes()
+        self.forgets = forgets
+        lease = Contender(self.store, f"leases/{self.last.key}").acquire()
+        assert lease
+        self.lease = lease
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        if text.startswith("waiting for "):
+            own = msgspec.json.decode(self.store.get(self.path), type=Target)
+            assert len(own.executables) == 7
+            both = msgspec.structs.replace(own, executables=(*own.executables, self.last))
+            self.store.put(executable_path(self.last.key), self.artifact)
+            self.store.put(self.path, encode(both))
+            self.lease.release()
+
+    def step(self, text: str) -> None:
+        super().step(text)
+        if text.startswith("took ") and self.forgets:
+            self.store.delete(self.path)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_proof_that_others_made_is_taken_and_made_again_if_it_gets_lost(tmp_path: Path, forgets: bool) -> None:
+    alone, _ = published(tmp_path / "alone", MODEL)
+    options = options_of(tmp_path / "shared", MODEL)
+    heard = Meddler(tmp_path / "shared" / "store", tmp_path / "alone" / "store", forgets=forgets)
+    summary = publish(options, heard)
+    assert [step for step in heard.steps if step.startswith("took ")] == [
+        "took predict batch=8,seq=8, which another publish made and proved"
+    ]
+    assert (summary.compiled, summary.machines[0].taken, summary.machines[0].proved) == (7, 1, 8 if forgets else 7)
+    target = target_in(tmp_path / "shared" / "store")
+    assert [one.key for one in target.executables] == [one.key for one in heard.finished.executables]
+    if forgets:
+        assert cases(target.proofs) == cases(alone.machines[0].proofs)
+    assert heard.left == 0

@@ -1,0 +1,117 @@
+"""What several publishes of one version prove adds up in its target, and nothing counts twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+import pytest
+
+from cache.fingerprint import Fingerprint
+from cache.local_store import LocalStore
+from warmpool.manifest import ExecutableSpec, ProofSpec, Target
+from warmpool.publishing.buckets import Bucket
+from warmpool.publishing.entries import Entry
+from warmpool.publishing.known import Known
+
+PATH = "models/toy/1/targets/f00.json"
+ENTRIES = [Entry("predict", Bucket({"batch": size}, minimum=False, ladder=False), f"key-{size}", {}) for size in (1, 2)]
+FIRST, SECOND = ENTRIES
+
+
+class Publish:
+    """One that knows what is proved."""
+
+    def __init__(self, folder: Path, *, trusted: bool = True, recording: bool = True) -> None:
+        self.store = LocalStore(folder)
+        self.said: list[str] = []
+        fingerprint = Fingerprint(MappingProxyType({"platform": "cpu"}))
+        self.known = Known(
+            self.store, PATH, fingerprint, ENTRIES, self.said.append, trusted=trusted, recording=recording
+        )
+        self.known.read()
+
+    def prove(self, entry: Entry, cases: int = 3, cost_us: float = 1.0) -> None:
+        spec = ExecutableSpec(
+            key=entry.key,
+            method=entry.method,
+            bucket=entry.bucket.sizes,
+            minimum=False,
+            ladder=False,
+            cost_us=cost_us,
+            size_bytes=1,
+        )
+        self.known.add(entry, spec, [ProofSpec(method="predict", kind="padding", cases=cases, error_max=0.5)])
+
+    def stored(self) -> Target:
+        return msgspec.json.decode(self.store.get(PATH), type=Target)
+
+
+def seen(target: Target) -> tuple[list[str], int]:
+    """Keys in order, and how many cases were compared in all."""
+    return [one.key for one in target.executables], sum(proof.cases for proof in target.proofs)
+
+
+def test_what_is_added_is_stored_at_once_and_known_to_the_next(tmp_path: Path) -> None:
+    one = Publish(tmp_path)
+    assert FIRST not in one.known
+    one.prove(FIRST)
+    assert seen(one.stored()) == (["key-1"], 3)
+    assert FIRST in Publish(tmp_path).known
+
+
+def test_what_others_added_meanwhile_stays(tmp_path: Path) -> None:
+    one, two = Publish(tmp_path), Publish(tmp_path)
+    two.prove(SECOND, cases=4)
+    one.prove(FIRST)
+    assert seen(one.stored()) == (["key-1", "key-2"], 7)
+    assert SECOND in one.known
+    assert seen(one.known.target()) == (["key-1", "key-2"], 7)
+
+
+def test_what_was_proved_twice_counts_once(tmp_path: Path) -> None:
+    one, two = Publish(tmp_path), Publish(tmp_path)
+    one.prove(FIRST, cost_us=1.0)
+    two.prove(FIRST, cost_us=2.0)
+    assert seen(two.stored()) == (["key-1"], 3)
+    assert two.stored().executables[0].cost_us == 2.0
+
+
+def test_what_others_took_away_is_added_again_with_the_next(tmp_path: Path) -> None:
+    one = Publish(tmp_path)
+    one.prove(FIRST)
+    one.store.delete(PATH)
+    one.prove(SECOND, cases=4)
+    assert seen(one.stored()) == (["key-1", "key-2"], 7)
+
+
+def test_what_others_took_away_of_theirs_is_not_known_any_more(tmp_path: Path) -> None:
+    one, two = Publish(tmp_path), Publish(tmp_path)
+    two.prove(SECOND)
+    one.known.read()
+    assert SECOND in one.known
+    one.store.delete(PATH)
+    one.known.read()
+    assert SECOND not in one.known
+    assert seen(one.known.target()) == ([], 0)
+
+
+def test_what_is_not_trusted_is_not_read_and_what_is_not_recorded_not_stored(tmp_path: Path) -> None:
+    Publish(tmp_path).prove(FIRST)
+    named = Publish(tmp_path, trusted=False, recording=False)
+    assert FIRST not in named.known
+    named.prove(SECOND, cases=4)
+    assert seen(named.known.target()) == (["key-2"], 4)
+    assert seen(named.stored()) == (["key-1"], 3)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\x00"])
+def test_a_target_that_cannot_be_read_is_told_once_and_made_anew(tmp_path: Path, data: bytes) -> None:
+    LocalStore(tmp_path).put(PATH, data)
+    one = Publish(tmp_path)
+    one.known.read()
+    (said,) = one.said
+    assert said.startswith(f"{PATH}: it cannot be read (")
+    one.prove(FIRST)
+    assert seen(one.stored()) == (["key-1"], 3)

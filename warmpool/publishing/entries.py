@@ -1,0 +1,83 @@
+"""The executables that a target needs, and the exact shapes at which they are proved. Pure: of the draft alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from warmpool.manifest import bucket_name
+from warmpool.publishing.buckets import Bucket
+from warmpool.publishing.draft import Draft
+from warmpool.publishing.subject import Sizes, points_of
+
+Point = dict[str, int]
+Identity = tuple[str, str]  # a method, and the name of a point
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One executable that a target needs."""
+
+    method: str
+    bucket: Bucket
+    key: str
+    ingredients: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {bucket_name(self.bucket.sizes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The exact shapes of a draft's entries.
+
+    Attributes:
+        stored: Whether the references are stored executables as far as there are any; else they are plain JAX.
+    """
+
+    draft: Draft
+    stored: bool
+
+    def of(self, entry: Entry) -> list[Point]:
+        """Those that prove an entry."""
+        dims = list(self.draft.subject(entry.method).dims.values())
+        return points_of(dims, entry.bucket.sizes, stored=self.stored)
+
+    def identities(self, entries: Sequence[Entry]) -> set[Identity]:
+        """Those that prove any of these entries."""
+        return {(entry.method, bucket_name(point)) for entry in entries for point in self.of(entry)}
+
+    def unpadded(self, entries: Sequence[Entry]) -> dict[Identity, Entry]:
+        """By method and point the entry that neither pads nor merges anything for it."""
+        found: dict[Identity, Entry] = {}
+        for entry in entries:
+            batch = self.draft.subject(entry.method).batch
+            sizes = entry.bucket.sizes
+            if batch is None or sizes[batch] == 1:
+                point = {name: size for name, size in sizes.items() if name != batch}
+                found[entry.method, bucket_name(point)] = entry
+        return found
+
+    def at_edges(
+        self, entries: Sequence[Entry], unpadded: dict[Identity, Entry], exact: Callable[[str, Sizes], Entry]
+    ) -> dict[Identity, Entry]:
+        """By method and point what would have to be stored to prove the entries from the store alone."""
+        found: dict[Identity, Entry] = {}
+        for entry in entries:
+            dims = list(self.draft.subject(entry.method).dims.values())
+            for point in points_of(dims, entry.bucket.sizes, stored=True):
+                identity = (entry.method, bucket_name(point))
+                if identity not in unpadded and identity not in found:
+                    found[identity] = exact(entry.method, point)
+        return found
+
+    def smallest(self, entries: Sequence[Entry]) -> dict[str, tuple[Entry, Point]]:
+        """By method the smallest point of all, and an entry that it proves."""
+        found: dict[str, tuple[Entry, Point]] = {}
+        for entry in entries:
+            for point in self.of(entry):
+                if entry.method not in found or math.prod(point.values()) < math.prod(found[entry.method][1].values()):
+                    found[entry.method] = (entry, point)
+        return found
