@@ -86,7 +86,7 @@ class LoadQueue:
     def died(self, *, blamed: bool = True) -> None:
         """The lane is gone, perhaps because of what it was loading; not `blamed`: certainly not because of that."""
         if blamed:
-            self._deaths.update(map(_key, self._in_flight))
+            self._deaths.update(set(map(_key, self._in_flight)))  # two loads of one executable are one suspect
         self._work.clear()
         self._in_flight = []
 

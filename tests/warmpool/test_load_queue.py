@@ -1,5 +1,9 @@
 """Which loads a lane is given when, and what is not tried again."""
 
+import dataclasses
+
+import msgspec
+
 from tests.warmpool.served import doubling
 from warmpool import messages
 from warmpool.load_plan import Loadable, LoadPlan
@@ -114,4 +118,28 @@ def test_what_was_being_loaded_at_a_death_is_loaded_alone_and_after_the_next_dea
         queue.settle(warm(number))
         assert taken(queue) == [following]
     queue.settle(warm(3))
+    assert queue.finished
+
+
+def test_a_death_counts_once_for_an_executable_that_was_being_loaded_twice():
+    plan = planned(minimum=0, rest=2)
+    twin = msgspec.structs.replace(plan.loadables[1].message, key="key0")  # two models may share a program
+    plan.work[2] = twin
+    plan.loadables[1] = dataclasses.replace(plan.loadables[1], message=twin)
+    queue = LoadQueue()
+    queue.begin(plan)
+    assert taken(queue) == ["weights", "key0", "key0"]
+    queue.died()
+    assert queue.begin(plan) == {}
+
+
+def test_weights_at_which_lanes_die_are_not_mapped_again_and_nothing_of_their_version_is_loaded():
+    plan = planned(minimum=0, rest=1)
+    queue = LoadQueue()
+    for given in (["weights", "key0"], ["weights"]):
+        assert queue.begin(plan) == {}
+        assert taken(queue) == given
+        queue.died()
+    assert queue.begin(plan) == {0: "lanes died 2 times while they mapped its weights"}
+    assert taken(queue) == []
     assert queue.finished
