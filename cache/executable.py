@@ -202,10 +202,7 @@ class Executable:
         self._call: Call | None = None
         self._shardings: dict[int, Any] = {}
         self._results: list[Placement] | None = None  # where they lie, if on more than one device
-        donates = calling is not None and bool(calling.donated)
-        if not donates and _takes_over(handle):
-            raise Refused("the executable writes into the memory of arguments, and its artifact does not say of which")
-        if calling and (donates or calling.devices > 1 or len(calling.kept) < len(calling.arguments)):
+        if calling and (calling.donated or calling.devices > 1 or len(calling.kept) < len(calling.arguments)):
             self._prepare(calling)
 
     def __del__(self) -> None:
@@ -258,14 +255,6 @@ class Executable:
             return [self._devices.gathered(*one) for one in zip(self._results, results, strict=True)]
         except Exception as error:
             raise Refused(f"the executable failed: {first_line(error)}") from error
-
-
-def _takes_over(handle: Any) -> bool:
-    """Whether results take over memory of arguments, as far as the platform says."""
-    try:
-        return bool(handle.get_compiled_memory_stats().alias_size_in_bytes)
-    except Exception:  # noqa: BLE001  # not every plugin knows
-        return False
 
 
 @memoise
