@@ -69,6 +69,6 @@ def timeout_s(request: Request, default_ms: int) -> float:
 
 def whole_number(field: str, text: str, largest: int) -> int:
     """A number from 1 to `largest` that a caller wrote; int() itself refuses, its own way, what has many digits."""
-    if not (text.isdecimal() and len(text) <= len(str(largest)) and 1 <= int(text) <= largest):
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(largest)) and 1 <= int(text) <= largest):
         raise BadInput.about(field, text, f"1 to {largest}")
     return int(text)

@@ -70,6 +70,7 @@ def _http_server(instance: Instance) -> uvicorn.Server:
     import uvicorn
 
     from warmpool.http_app import http_app
+    from warmpool.http_protocol import HttpProtocol
 
     class Server(uvicorn.Server):
         """uvicorn's server without its signal handling: the instance drains in its own order."""
@@ -80,7 +81,8 @@ def _http_server(instance: Instance) -> uvicorn.Server:
 
     config = uvicorn.Config(
         http_app(instance),
-        http="httptools",
+        http=HttpProtocol,
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
