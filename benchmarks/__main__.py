@@ -38,6 +38,7 @@ BENCHMARKS = {
     "cold-start": Benchmark("benchmarks.cold_start", 1, 1),
     "latency": Benchmark("benchmarks.latency", 0, 2),
     "lane-restart": Benchmark("benchmarks.lane_restart", 0, 1),
+    "artifact-load": Benchmark("benchmarks.artifact_load", 0, 1),
     "many-shapes": Benchmark("benchmarks.many_shapes", 0, 1, rounds_max=3),  # compiles for half a minute in each
 }
 PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "numpy")
