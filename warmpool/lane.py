@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.artifact import Calling, Header, TensorType, unpack
+from cache.devices import Buffer
 from cache.document import unseal
 from cache.errors import CacheError, Damaged, Foreign
-from cache.executable import Buffer, Executable, Runtime
+from cache.executable import Executable, Runtime
 from cache.ingredients import differences, digest_ingredients
 from cache.signing import Trust
 from warmpool import messages

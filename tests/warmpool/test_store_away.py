@@ -39,8 +39,7 @@ def test_lanes_that_start_while_the_store_is_away_are_whole_once_it_is_back(own_
         assert "not published" not in str(status)
         assert instance.infer_reply("tiny:predict", {}).status == 400
         (tmp_path / "away").rename(own_store / part)
-        for name in LANES:
-            wait_until(lambda name=name: back(instance, name, 0))
+        wait_until(lambda: all(back(instance, name, 0) for name in LANES))
         assert {name: instance.lane(name)["planned"] for name in LANES} == planned
         assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
         assert instance.lane("primary")["restarts"] == 1
