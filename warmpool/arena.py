@@ -5,6 +5,7 @@ Both sides compute the same regions from the same specs, so a message only says 
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterable
@@ -36,7 +37,7 @@ class Region:
 
     @property
     def end(self) -> int:
-        return self.offset + self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.offset + self.dtype.itemsize * math.prod(self.shape)
 
 
 def regions(tensors: Iterable[tuple[str, tuple[int, ...]]], start: int = 0) -> list[Region]:

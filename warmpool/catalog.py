@@ -14,9 +14,8 @@ import msgspec
 from cache.errors import CacheError, Damaged, NotStored, StoreUnavailable
 from cache.store import Store
 from warmpool import manifest as stored
-from warmpool.arena import regions
-from warmpool.datatypes import OF_DTYPE
 from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Serving, Target, TensorSpec
+from warmpool.soundness import arena_bytes, problem_of
 from warmpool.symbolic import shape_of
 from warmpool.weights import WeightsFile
 
@@ -77,7 +76,12 @@ class Catalog:
     def arena_bytes(self) -> int:
         """Shared memory that the largest bucket of any method needs for its inputs and outputs."""
         return max(
-            (_arena_bytes(method) for model in self.models.values() for method in model.methods.values()), default=0
+            (
+                arena_bytes(method.spec, method.dims)
+                for model in self.models.values()
+                for method in model.methods.values()
+            ),
+            default=0,
         )
 
 
@@ -88,9 +92,10 @@ def read_catalog(store: Store) -> Catalog:
         try:
             if serving := _serving(store, name):
                 catalog.models[name] = _read_model(store, name, serving.stable)
-        except (CacheError, msgspec.MsgspecError, ValueError) as error:
+        except Exception as error:
             log.exception("model cannot be served", extra={"model": name})
-            catalog.problems[name] = str(error)
+            known = isinstance(error, CacheError | msgspec.MsgspecError | ValueError)
+            catalog.problems[name] = str(error) if known else f"it cannot be read ({type(error).__name__})"
     return catalog
 
 
@@ -163,39 +168,19 @@ def _serving(store: Store, name: str) -> Serving | None:
 def _read_model(store: Store, name: str, version: str) -> ServedModel:
     path = stored.manifest_path(name, version)
     manifest = _decoded(store.get(path), Manifest, path)
+    if (manifest.model, manifest.version) != (name, version):
+        raise Damaged(path, f"it is that of {manifest.model}/{manifest.version}")
+    if problem := problem_of(manifest):
+        raise Damaged(path, problem)
     dims = {dim.name: dim for dim in manifest.dims}
     batch = next((dim.name for dim in manifest.dims if dim.batch), None)
     methods = {method: _served_method(manifest, method, spec, dims, batch) for method, spec in manifest.methods.items()}
-    if problem := _problem(manifest, (name, version), methods):
-        raise Damaged(path, problem)
     return ServedModel(
         manifest=manifest,
         manifest_file=store.local_path(path),
         weights_file=store.local_path(stored.weights_path(manifest.weights.digest)),
         methods=methods,
     )
-
-
-def _problem(manifest: Manifest, wanted: tuple[str, str], methods: dict[str, ServedMethod]) -> str | None:
-    """What the front could not compute with, so that it shows when the model is read and not in a request.
-
-    Raises:
-        ValueError: the expression of a shape cannot be evaluated.
-    """
-    if (manifest.model, manifest.version) != wanted:
-        return f"it is that of {manifest.model}/{manifest.version}"
-    if manifest.default_method not in methods:
-        return f"its default method {manifest.default_method!r} is not one of {', '.join(methods)}"
-    if lacking := [dim.name for dim in manifest.dims if not dim.sizes]:
-        return f"its dimension {lacking[0]!r} has no sizes"
-    for method in methods.values():
-        for tensor in (*method.spec.inputs, *method.spec.outputs):
-            if tensor.dtype not in OF_DTYPE:
-                return (
-                    f"{method.name}: {tensor.name!r} has the dtype {tensor.dtype!r}, not one of {', '.join(OF_DTYPE)}"
-                )
-        _arena_bytes(method)
-    return None
 
 
 def _served_method(
@@ -225,9 +210,3 @@ def _decoded[R: stored.Record](data: bytes, kind: type[R], path: str) -> R:
 
 def _tensors(specs: tuple[TensorSpec, ...], sizes: dict[str, int]) -> Tensors:
     return tuple((spec.dtype, shape_of(spec.shape, sizes)) for spec in specs)
-
-
-def _arena_bytes(method: ServedMethod) -> int:
-    largest = {name: dim.sizes[-1] for name, dim in method.dims.items()}
-    placed = regions((*method.inputs_of(largest), *method.outputs_of(largest)))
-    return placed[-1].end if placed else 0

@@ -11,13 +11,22 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+POWER_BITS_MAX = 256  # far beyond any shape, and soon computed
+
 Evaluate = Callable[[Mapping[str, int]], int]
+
+
+def _power(base: int, exponent: int) -> int:
+    if exponent < 0 or base.bit_length() * exponent > POWER_BITS_MAX:
+        raise ValueError(f"shape expression has the power {base}^{exponent}, allowed: up to 2^{POWER_BITS_MAX}")
+    return int(base**exponent)
+
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
 }
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "floordiv": operator.floordiv,

@@ -46,6 +46,7 @@ def test_no_tensors_need_no_regions():
 
 def test_a_region_of_many_elements_does_not_overflow():
     assert Region(0, np.dtype("float32"), (2**20, 2**20)).end == 2**42
+    assert Region(64, np.dtype("float64"), (2**63, 2)).end == 64 + 2**67
 
 
 @given(specs)

@@ -83,6 +83,15 @@ def bad_tensor(which, **changes):
     return bad_manifest(lambda document: document["methods"]["predict"][which][0].update(changes))
 
 
+def bad_dim(**changes):
+    return bad_manifest(lambda document: document["dims"][0].update(changes))
+
+
+def bad_weight(**changes):
+    weight = {"name": "w", "dtype": "float32", "shape": [4], "offset": 0} | changes
+    return bad_manifest(lambda document: document["weights"].update(tensors=[weight], size_bytes=16))
+
+
 BAD = {
     "no manifest": lambda store: store.local_path(stored.manifest_path("bad", "1")).unlink(),
     "no weights": lambda store: store.local_path(stored.weights_path(hashlib.sha256(b"bad").hexdigest())).unlink(),
@@ -96,7 +105,47 @@ BAD = {
     "manifest of another model": bad_manifest(lambda document: document.update(model="other")),
     "manifest of another version": bad_manifest(lambda document: document.update(version="2")),
     "default method that does not exist": bad_manifest(lambda document: document.update(default_method="other")),
-    "dimension without sizes": bad_manifest(lambda document: document["dims"][0].update(sizes=[])),
+    "dimension without sizes": bad_dim(sizes=[]),
+    **{f"dimension of the size {size}": bad_dim(sizes=[1, 2, 4, size]) for size in (2**31, 2**40, 2**62, 2**63, 2**70)},
+    "dimension of no size": bad_dim(sizes=[0, 1]),
+    "dimension whose sizes descend": bad_dim(sizes=[4, 2]),
+    "dimension without a maximum": bad_dim(max=0),
+    "dimension of a huge maximum": bad_dim(max=2**70),
+    "dimension twice": bad_manifest(lambda document: document["dims"].append(document["dims"][0])),
+    "two batch dimensions": bad_manifest(lambda document: document["dims"][1].update(batch=True)),
+    "input twice": bad_manifest(
+        lambda document: document["methods"]["predict"]["inputs"].append(document["methods"]["predict"]["inputs"][0])
+    ),
+    **{f"input of the size {size}": bad_tensor("inputs", shape=[size]) for size in (2**31, 2**62, 2**63, 2**70, -1)},
+    "input of nothing and the size 2^62": bad_tensor("inputs", shape=[0, 2**62]),
+    "input of the rank 9": bad_tensor("inputs", shape=[1] * 9),
+    "input of an expression": bad_tensor("inputs", shape=["2*batch"]),
+    "input with a pad that is none": bad_tensor("inputs", pad=2**40),
+    "input with a bound that is none": bad_tensor("inputs", low=1.5),
+    "output that is larger than any": bad_tensor("outputs", shape=["batch", "2^24", "2^24"]),
+    "output that nothing holds": bad_tensor("outputs", shape=["9^9^9^9"]),
+    "output of less than nothing": bad_tensor("outputs", shape=["batch - 2"]),
+    "output divided by nothing": bad_tensor("outputs", shape=["mod(batch, 0)"]),
+    "output nested deep": bad_tensor("outputs", shape=["(" * 9000 + "1" + ")" * 9000]),
+    "more outputs than memory has room for": bad_manifest(
+        lambda document: document["methods"]["predict"].update(
+            outputs=[{"name": f"o{index}", "dtype": "float64", "shape": [2**31 - 1]} for index in range(5)]
+        )
+    ),
+    **{
+        f"weight with {changes}": bad_weight(**changes)
+        for changes in (
+            {"dtype": "object"},
+            {"dtype": ""},
+            {"shape": [5]},
+            {"shape": [-1]},
+            {"shape": [2**63]},
+            {"shape": [0, 2**63]},
+            {"offset": -64},
+            {"offset": 1},
+            {"offset": 64},
+        )
+    },
     "output of an unknown dimension": bad_tensor("outputs", shape=["batch", "2*length"]),
     "output of no expression": bad_tensor("outputs", shape=["batch", "2*"]),
     "input of an unknown dimension": bad_tensor("inputs", shape=["batch", "length"]),
@@ -117,6 +166,36 @@ def test_a_model_that_cannot_be_served_is_a_problem_and_the_others_are_served(st
     assert catalog.problems["bad"]
     assert str(store.root) not in catalog.problems["bad"]
     assert catalog.arena_bytes > 0
+
+
+def test_weights_that_fit_their_blob_are_no_problem(store):
+    put(store)
+    replaced(
+        store,
+        stored.manifest_path("tiny", "1"),
+        lambda document: document["weights"].update(
+            tensors=[
+                {"name": "w", "dtype": "bfloat16", "shape": [2, 4], "offset": 0},
+                {"name": "none", "dtype": "float32", "shape": [0, 9], "offset": 0},
+            ],
+            size_bytes=16,
+        ),
+    )
+    assert read_catalog(store).problems == {}
+
+
+def test_a_failure_nobody_expected_is_the_problem_of_its_model_alone(store, caplog):
+    class Broken(LocalStore):
+        def get(self, path, *, bytes_max=None):
+            if "bad" in path:
+                raise ZeroDivisionError("a secret")
+            return super().get(path, bytes_max=bytes_max)
+
+    put(store, "good")
+    put(store, "bad", weights=b"bad")
+    with caplog.at_level(logging.CRITICAL):
+        catalog = read_catalog(Broken(store.root))
+    assert (list(catalog.models), catalog.problems) == (["good"], {"bad": "it cannot be read (ZeroDivisionError)"})
 
 
 def test_a_problem_names_what_is_wrong(store):
@@ -163,6 +242,17 @@ def test_the_arena_holds_the_largest_bucket_of_any_method(store):
     placed = regions([("int32", (8, 16)), ("float32", ()), ("int8", (8, 33))])
     one = read_catalog_of(store, "one")
     assert one.arena_bytes == placed[-1].end
+
+
+def test_the_arena_has_room_for_an_output_that_shrinks_where_inputs_grow(store):
+    shrinking = MethodSpec(
+        programs={"*": "p"},
+        symbolic=True,
+        inputs=(tensor("x", "int8", "batch"),),
+        outputs=(tensor("y", "int8", "1000 - batch"),),
+    )
+    put(store, methods={"predict": shrinking})
+    assert read_catalog(store).arena_bytes == 64 + 999
 
 
 def read_catalog_of(store, name):

@@ -201,7 +201,7 @@ def test_a_damaged_manifest_is_a_problem_of_its_model_alone(own_store, tmp_path,
     ("field", "value"), [("dtype", b'"float33"'), ("dtype", b'"object"'), ("offset", b"-64"), ("offset", b"1000000")]
 )
 def test_weights_that_lie_nowhere_or_are_of_no_dtype_cost_their_model_and_no_lane(own_store, tmp_path, field, value):
-    """Where nothing has to be signed, a lane may find anything in a manifest."""
+    """Where nothing has to be signed, anything may be in a manifest."""
     file = own_store / "models" / "tiny" / "1" / "manifest.json"
     content = file.read_bytes()
     start = content.index(b'"name": "matrix"')
@@ -211,8 +211,8 @@ def test_weights_that_lie_nowhere_or_are_of_no_dtype_cost_their_model_and_no_lan
     file.write_bytes(content[:start] + damaged)
     with started(own_store, tmp_path / "log") as instance:
         status = instance.status()
-        assert list(status["reasons"]) == ["tiny"]
-        assert "weights" in status["reasons"]["tiny"]
+        assert (list(status["problems"]), status["reasons"]) == (["tiny"], {})
+        assert "its weight 'matrix'" in status["problems"]["tiny"]
         assert [lane["restarts"] for lane in status["lanes"]] == [0, 0]
         assert_second_is_served(instance)
         assert_refused(instance.infer_reply("tiny:predict", X))

@@ -133,3 +133,10 @@ def test_expressions_are_evaluated_without_jax():
     code = "import sys; from warmpool.symbolic import shape_of; assert shape_of(('max(a, 2)',), {'a': 1}) == (2,); "
     code += "assert not {'jax', 'jaxlib', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("expression", ["9^9^9^9", "2^257", "2^(0 - 1)", "((a^200)^200)^200"])
+def test_a_power_that_no_shape_has_is_refused_before_it_is_computed(expression):
+    with pytest.raises(ValueError, match="shape expression has the power"):
+        shape_of([expression], {"a": 3})
+    assert shape_of(["2^31", "a^2", "0^0"], {"a": 3}) == (2**31, 9, 1)
