@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -19,6 +20,8 @@ from cache.store import Entry, is_path, require_path
 
 _UNFINISHED = ".unfinished-"
 _LOCK = ".lock"  # held by who compares and then writes; the kernel lets go of it for a process that was killed
+COMPARE_S_MAX = 10.0  # for so long the lock is waited for
+_LOOK_S = 0.002
 UNFINISHED_S_MAX = 24 * 3600.0  # a put that wrote nothing for that long was killed
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -36,6 +39,12 @@ class LocalStore:
         file = self._file(path)
         with _reading(path), file.open("rb") as stream:
             return stream.read(-1 if bytes_max is None else bytes_max)
+
+    def read_into(self, path: str, stream: BinaryIO) -> None:
+        """Write the object's content to a stream, without holding it in memory; NotStored if there is none."""
+        file = self._file(path)
+        with _reading(path), file.open("rb") as content:
+            shutil.copyfileobj(content, stream, 1 << 20)
 
     def put(self, path: str, data: bytes) -> None:
         with self._writing(path) as stream:
@@ -78,6 +87,7 @@ class LocalStore:
 
     def discard(self, path: str) -> None:
         """Nothing: the object itself is all there is."""
+        require_path(path)
 
     def get_versioned(self, path: str) -> tuple[bytes, str]:
         data = self.get(path)
@@ -106,7 +116,7 @@ class LocalStore:
             lock = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             with _reaching(path):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _lock(lock)
             try:
                 found = self.get_versioned(path)[1]
             except NotStored:
@@ -142,6 +152,18 @@ class LocalStore:
             ours = {folder for folder in target.parents if folder.is_relative_to(self.root)}
             for folder in ours.union(new.parent for new in made):
                 _sync_folder(folder)
+
+
+def _lock(descriptor: int) -> None:
+    """Raises TimeoutError if another process has it for `COMPARE_S_MAX`: it is suspended, or its disk is."""
+    until_s = time.monotonic() + COMPARE_S_MAX
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise TimeoutError(errno.ETIMEDOUT, "another process holds the lock of this store") from None
+        time.sleep(_LOOK_S)
 
 
 def _raise_unless_absent(error: OSError) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from cache.audit import Audit, acting
 from cache.data_keys import read_keys
@@ -15,15 +16,21 @@ from cache.local_store import LocalStore
 from cache.settings import URIS, StoreSettings
 from cache.signed_store import SignedStore
 from cache.signing import KEY_ID_BYTES, Signer, Trust, read_public_keys
-from cache.store import Store
+from cache.store import Store, is_path
 
 log = logging.getLogger(__name__)
 
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _KEY_ID = re.compile(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}")
 
 
-def open_store(settings: StoreSettings) -> SignedStore:
+def open_store(settings: StoreSettings, *, read_through: bool = False) -> SignedStore:
     """The store of some settings.
+
+    Args:
+        settings: See there.
+        read_through: Whether what does not change is read from local copies where the store is a bucket. For who
+            serves; who decides by what is there, or looks whether it is sound, has to see the store itself.
 
     Raises:
         ValueError: A setting has a value that is not allowed; the message names it.
@@ -42,7 +49,8 @@ def open_store(settings: StoreSettings) -> SignedStore:
     trust = Trust.of(keys, unsigned=settings.allow_unsigned, distrusted=_ids(settings.distrusted_keys))
     audit = Audit(settings.audit_log, acting(os.environ))
     stored = raw_store(settings.store)
-    encrypted = EncryptedStore(stored, read_keys(settings.encryption_key))
+    nearer = _read_through(stored, settings) if read_through and settings.cache_bytes_max else stored
+    encrypted = EncryptedStore(nearer, read_keys(settings.encryption_key))
     return SignedStore(encrypted, trust, signer, stored, audit=audit)
 
 
@@ -53,11 +61,59 @@ def raw_store(uri: str) -> Store:
         if parts.netloc or not parts.path.startswith("/"):
             raise ValueError(f"store {uri!r}: a file URI has three slashes and an absolute path, as file:///folder")
         return LocalStore(Path(unquote(parts.path)))
+    if parts.scheme == "gs":
+        return _bucket(uri, parts)
     if parts.scheme and "://" in uri:
         raise ValueError(f"store {uri!r}: the scheme {parts.scheme!r} is not known; use {URIS}")
     if not uri:
         raise ValueError(f"store: it is empty; give {URIS}")
     return LocalStore(Path(uri))
+
+
+def _bucket(uri: str, parts: SplitResult) -> Store:
+    """Only here the client is imported, which takes longer than all the rest."""
+    folder = parts.path.strip("/")
+    if not _BUCKET.fullmatch(parts.netloc) or (folder and not is_path(folder)) or parts.query or parts.fragment:
+        raise ValueError(f"store {uri!r}: a bucket is gs://bucket or gs://bucket/folder, with names of letters, digits")
+    try:
+        from google.auth.exceptions import DefaultCredentialsError
+
+        from cache.gcs_store import GcsStore
+    except ImportError as error:
+        raise ValueError(f"store {uri!r}: a bucket needs google-cloud-storage (the extra gcs): {error}") from None
+    try:
+        return GcsStore(parts.netloc, folder)
+    except DefaultCredentialsError:
+        raise ValueError(
+            f"store {uri!r}: there are no credentials for Google Cloud here: set GOOGLE_APPLICATION_CREDENTIALS, or "
+            "run `gcloud auth application-default login`"
+        ) from None
+
+
+def _read_through(stored: Store, settings: StoreSettings) -> Store:
+    """A bucket with a folder of its own before it; any other store is near enough."""
+    if isinstance(stored, LocalStore):
+        return stored
+    from cache.gcs_store import HASTY, GcsStore
+    from cache.read_through import ReadThroughStore
+
+    assert isinstance(stored, GcsStore), stored
+    if settings.cache_bytes_max < 0:
+        raise ValueError(f"cache_bytes_max is {settings.cache_bytes_max}, allowed: 0 for no copies, or a size in bytes")
+    folder = Path(settings.cache_folder) if settings.cache_folder else _cache_folder()
+    of_this_store = hashlib.sha256(settings.store.rstrip("/").encode()).hexdigest()[:16]
+    hasty = stored.with_patience(HASTY)
+    return ReadThroughStore(stored, folder.absolute() / of_this_store, settings.cache_bytes_max, hasty=hasty)
+
+
+def _cache_folder() -> Path:
+    """Where the XDG base directory specification says."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        parent = Path(chosen) if chosen.startswith("/") else Path.home() / ".cache"
+    except RuntimeError:
+        raise ValueError("cache_folder is not set, and this user has no home: give --cache-folder") from None
+    return parent / "warmpool"
 
 
 def _ids(listed: str) -> list[str]:

@@ -26,3 +26,7 @@ class StoreSettings:
     gcp-kms://projects/P/locations/L/keyRings/R/cryptoKeys/K. More, separated by commas, only decrypt."""
     audit_log: str = ""
     """File that says, a line of JSON each, what was published, promoted, loaded and refused; "-" standard output."""
+    cache_folder: str = ""
+    """Folder of this machine for copies of what a bucket holds; empty: ~/.cache/warmpool, or as XDG_CACHE_HOME says."""
+    cache_bytes_max: int = 32 << 30
+    """Size of the copies; what was not used for the longest goes. 0: no copies."""

@@ -73,6 +73,8 @@ def add_store_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trusted-keys", metavar="FILES", help="public keys (PEM) whose signatures count, or folders")
     parser.add_argument("--distrusted-keys", metavar="IDS", help="ids of keys whose signatures never count")
     parser.add_argument("--signing-key", metavar="FILE", help="private key (PEM) that signs what is stored")
+    parser.add_argument("--cache-folder", metavar="DIR", help="where copies from a bucket are kept (~/.cache/warmpool)")
+    parser.add_argument("--cache-bytes-max", metavar="N", help="size of these copies (32 GiB), 0 for none")
     parser.add_argument(
         "--allow-unsigned",
         action="store_const",

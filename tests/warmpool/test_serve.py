@@ -76,7 +76,7 @@ def test_a_second_instance_on_the_same_port_leaves_the_first_alone(tiny_store, t
     [
         ((), ("store", "--store", "WARMPOOL_STORE")),
         (("--store", ""), ("store",)),
-        (("--store", "gs://bucket/folder"), ("gs", "file:///")),
+        (("--store", "s3://bucket/folder"), ("s3", "file:///")),
         (("--port", "many"), ("port", "many", "whole number")),
         (("--port", "65536"), ("port", "65536", "65535")),
         (("--port", "-1"), ("port", "-1")),

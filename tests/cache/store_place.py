@@ -1,0 +1,135 @@
+"""Where a store under test lies, so that other processes open the same one; and what those do with it.
+
+`python -m tests.cache.store_place PLACE COMMAND ...` runs one of `COMMANDS` in a process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cache.local_store import LocalStore
+from cache.read_through import ReadThroughStore, Remote
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder, or a bucket at an address; with a folder of copies before it, or without.
+
+    Attributes:
+        folder: Of a local store, "" for a bucket.
+        url: Of the server that has the bucket.
+        bucket: Its name.
+        copies: Folder for copies, "" for none.
+        bytes_max: Of the copies.
+    """
+
+    folder: str = ""
+    url: str = ""
+    bucket: str = ""
+    copies: str = ""
+    bytes_max: int = CACHE_BYTES_MAX
+
+    def open(self) -> Remote | ReadThroughStore:
+        remote = self._remote()
+        return ReadThroughStore(remote, Path(self.copies), self.bytes_max) if self.copies else remote
+
+    def _remote(self) -> Remote:
+        if self.folder:
+            return LocalStore(Path(self.folder))
+        from cache.gcs_store import GcsStore
+        from tests.cache.gcs_server import client_of
+
+        return GcsStore(self.bucket, "some/folder", client_of(self.url))
+
+
+class Child(subprocess.Popen[str]):
+    """A process that runs one of `COMMANDS`."""
+
+    def hear(self) -> str:
+        """The next line that it says, "" if it ended."""
+        assert self.stdout
+        return self.stdout.readline().rstrip("\n")
+
+    def tell(self, line: str) -> None:
+        assert self.stdin
+        self.stdin.write(f"{line}\n")
+        self.stdin.flush()
+
+
+def start(place: Place, command: str, *arguments: object) -> Child:
+    """One of `COMMANDS` in a process."""
+    return Child(
+        [sys.executable, "-m", __name__, msgspec.json.encode(place).decode(), command, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201  the parent reads it
+
+
+def write(store: Remote, path: str, letter: str, turns: str) -> None:
+    """Put objects of ever other sizes: the size, then one letter over and over."""
+    for turn in range(int(turns)):
+        size_bytes = 9 + 7919 * (turn + ord(letter)) % 200_000
+        store.put(path, b"%08d" % size_bytes + letter.encode() * (size_bytes - 8))
+        if turn == 0:
+            say("begun")
+
+
+def race(store: Remote, path: str, name: str) -> None:
+    """Wait for the start, then try to be first, and say whether we are."""
+    say("ready")
+    sys.stdin.readline()
+    say("lost" if store.put_if(path, name.encode(), None) is None else "won")
+
+
+def count(store: Remote, path: str, turns: str) -> None:
+    """Add one to a number so many times, each in one conditional put, as often as that takes."""
+    for _ in range(int(turns)):
+        while True:
+            data, generation = store.get_versioned(path)
+            if store.put_if(path, b"%d" % (int(data) + 1), generation) is not None:
+                break
+
+
+def put_file(store: Remote, path: str, source: str) -> None:
+    say("begun")
+    store.put_file(path, Path(source))
+    say("done")
+
+
+def compare(store: LocalStore, path: str) -> None:
+    """Hold the lock of those who compare and write, until killed."""
+    with store._comparing(path):
+        say("held")
+        threading.Event().wait()
+
+
+def local_path(store: Remote, path: str) -> None:
+    """Say where the file is, and keep it until our input ends."""
+    say("begun")
+    say(os.fspath(store.local_path(path)))
+    sys.stdin.read()
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    command.__name__: command for command in (write, race, count, put_file, compare, local_path)
+}
+
+if __name__ == "__main__":
+    COMMANDS[sys.argv[2]](msgspec.json.decode(sys.argv[1], type=Place).open(), *sys.argv[3:])
