@@ -60,6 +60,27 @@ class Store(LocalStore):
             raise StoreUnavailable("it is down")
 
 
+class SlowStore:
+    """Takes 2 s of a clock's time until it does something, and 2 s more until that is known."""
+
+    def __init__(self, inner, clock):
+        self.inner = inner
+        self.clock = clock
+
+    def get_versioned(self, path):
+        return self.slowly(lambda: self.inner.get_versioned(path))
+
+    def put_if(self, path, data, generation):
+        return self.slowly(lambda: self.inner.put_if(path, data, generation))
+
+    def slowly(self, ask):
+        self.clock.pass_s(2)
+        try:
+            return ask()
+        finally:
+            self.clock.pass_s(2)
+
+
 @pytest.fixture
 def store(tmp_path):
     return Store(tmp_path)
@@ -150,6 +171,25 @@ def test_every_renewal_makes_waiters_wait_from_the_start(store, clock):
     assert waiting.acquire().held
 
 
+def test_time_that_the_store_takes_counts_against_the_holder_and_for_it_against_waiters(store, clock):
+    slow = SlowStore(store, clock)
+    held = contender(slow, clock, ttl_s=10.0).acquire()  # 8 s after it looked
+    assert held.held
+    clock.pass_s(2)
+    assert not held.held
+    held.renew()  # 4 s
+    clock.pass_s(5.9)
+    assert held.held
+    clock.pass_s(0.1)
+    assert not held.held
+    waiting = contender(slow, clock, "two")
+    assert waiting.acquire() is None  # it may have been renewed just before it was read
+    clock.pass_s(9.9)
+    assert waiting.acquire() is None
+    clock.pass_s(0.1)
+    assert waiting.acquire()
+
+
 def test_releasing_and_acquiring_again_is_a_sign_of_life(store, clock):
     one, waiting = contender(store, clock), contender(store, clock, "two")
     one.acquire()
@@ -175,14 +215,15 @@ def test_a_takeover_is_on_condition_of_the_generation_that_was_seen(store, clock
     waiting = contender(store, clock, "two")
     assert waiting.acquire() is None
     clock.pass_s(10)
-    really = store.put_if
+    really = store.get_versioned
 
-    def renewed_just_before(path, data, generation):
-        monkeypatch.setattr(store, "put_if", really)
+    def renewed_just_after(path):
+        monkeypatch.setattr(store, "get_versioned", really)
+        found = really(path)
         held.renew()
-        return really(path, data, generation)
+        return found
 
-    monkeypatch.setattr(store, "put_if", renewed_just_before)
+    monkeypatch.setattr(store, "get_versioned", renewed_just_after)
     assert waiting.acquire() is None
     assert held.held
     assert content(store)["owner"] == "one"

@@ -414,9 +414,12 @@ class Fleet:
             process.communicate()
 
 
-@pytest.fixture
-def uri(tmp_path):
-    return str(tmp_path / "store")
+@pytest.fixture(params=["a folder", "a bucket"])
+def uri(request, tmp_path, monkeypatch):
+    if request.param == "a folder":
+        return str(tmp_path / "store")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs").url)
+    return f"gs://{request.getfixturevalue('bucket')}/fleet"
 
 
 @pytest.fixture

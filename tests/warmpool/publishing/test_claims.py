@@ -25,6 +25,7 @@ from cache.local_store import LocalStore
 from cache.settings import StoreSettings
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
+from cache.single_flight import PAUSE_S_MAX
 from warmpool.errors import ProofFailed, PublishError
 from warmpool.forking import WorkerFailed
 from warmpool.manifest import ProofSpec, Target, encode, executable_path
@@ -522,9 +523,16 @@ def test_a_proof_that_failed_is_no_compile_that_failed(tmp_path: Path) -> None:
 
 
 class Meddler(Silent):
-    """Another publish, as far as one executable goes: makes it while we wait, and later writes over its proof."""
+    """Another publish, as far as one executable goes: it makes it while we wait.
 
-    def __init__(self, store: Path, finished: Path, *, forgets: bool) -> None:
+    Args:
+        store: The folder that we publish into.
+        finished: That of a store with the same version, whole.
+        slow: Whether the executable is in the store for a while before its proof is.
+        forgets: Whether it writes over all proofs, later.
+    """
+
+    def __init__(self, store: Path, finished: Path, *, slow: bool, forgets: bool) -> None:
         super().__init__()
         self.store = LocalStore(store)
         (path,) = finished.glob("models/shared/*/targets/*.json")
@@ -532,20 +540,25 @@ class Meddler(Silent):
         self.finished = target_in(finished)
         self.last = self.finished.executables[-1]
         self.artifact = (finished / executable_path(self.last.key)).read_bytes()
+        self.wait_s = PAUSE_S_MAX + 0.5 if slow else 0.0
         self.forgets = forgets
         lease = Contender(self.store, f"leases/{self.last.key}").acquire()
         assert lease
         self.lease = lease
+        self.thread = threading.Timer(self.wait_s, self.prove)
 
     def say(self, text: str) -> None:
         super().say(text)
         if text.startswith("waiting for "):
-            own = msgspec.json.decode(self.store.get(self.path), type=Target)
-            assert len(own.executables) == 7
-            both = msgspec.structs.replace(own, executables=(*own.executables, self.last))
             self.store.put(executable_path(self.last.key), self.artifact)
-            self.store.put(self.path, encode(both))
-            self.lease.release()
+            self.thread.start()
+
+    def prove(self) -> None:
+        own = msgspec.json.decode(self.store.get(self.path), type=Target)
+        assert len(own.executables) == 7
+        both = msgspec.structs.replace(own, executables=(*own.executables, self.last))
+        self.store.put(self.path, encode(both))
+        self.lease.release()
 
     def step(self, text: str) -> None:
         super().step(text)
@@ -553,17 +566,22 @@ class Meddler(Silent):
             self.store.delete(self.path)
 
 
-@pytest.mark.parametrize("forgets", [False, True])
-def test_a_proof_that_others_made_is_taken_and_made_again_if_it_gets_lost(tmp_path: Path, forgets: bool) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("slow", "forgets"), [(False, False), (True, False), (False, True)])
+def test_a_proof_that_others_make_is_waited_for_and_made_here_if_it_gets_lost(
+    tmp_path: Path, slow: bool, forgets: bool
+) -> None:
     alone, _ = published(tmp_path / "alone", MODEL)
     options = options_of(tmp_path / "shared", MODEL)
-    heard = Meddler(tmp_path / "shared" / "store", tmp_path / "alone" / "store", forgets=forgets)
+    store = tmp_path / "shared" / "store"
+    heard = Meddler(store, tmp_path / "alone" / "store", slow=slow, forgets=forgets)
     summary = publish(options, heard)
+    heard.thread.join()
     assert [step for step in heard.steps if step.startswith("took ")] == [
         "took predict batch=8,seq=8, which another publish made and proved"
     ]
     assert (summary.compiled, summary.machines[0].taken, summary.machines[0].proved) == (7, 1, 8 if forgets else 7)
-    target = target_in(tmp_path / "shared" / "store")
+    target = target_in(store)
     assert [one.key for one in target.executables] == [one.key for one in heard.finished.executables]
     if forgets:
         assert cases(target.proofs) == cases(alone.machines[0].proofs)
