@@ -95,7 +95,13 @@ class Inferred(NamedTuple):
 
 
 class InstanceProcess:
-    """A running instance."""
+    """A running instance.
+
+    Attributes:
+        command: What runs `warmpool`; a test may have another one.
+    """
+
+    command: tuple[str, ...] = (sys.executable, "-m", "warmpool.cli")
 
     def __init__(self, store: Path, log_file: Path, *flags: str, **environment: str) -> None:
         self.port = free_port()
@@ -103,7 +109,7 @@ class InstanceProcess:
         self.started_s = time.monotonic()
         self.pids: set[int] = set()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "WARMPOOL_"))}
-        command = [sys.executable, "-m", "warmpool.cli", "serve", "--store", str(store), "--port", str(self.port)]
+        command = [*self.command, "serve", "--store", str(store), "--port", str(self.port)]
         trust = () if "--trusted-keys" in flags else ("--allow-unsigned",)
         with log_file.open("wb") as log:
             self.process = subprocess.Popen(

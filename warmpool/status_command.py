@@ -36,6 +36,13 @@ class Lane(msgspec.Struct, frozen=True):
     cold: dict[str, str]
 
 
+class StoreStatus(msgspec.Struct, frozen=True):
+    """Why the store cannot be used now, "" if it can, and how many executables the instance set aside."""
+
+    trouble: str
+    quarantined: int
+
+
 class Status(msgspec.Struct, frozen=True):
     """The document of /v1/status, as far as it is shown."""
 
@@ -44,6 +51,7 @@ class Status(msgspec.Struct, frozen=True):
     ready: bool
     reasons: dict[str, str]
     models: dict[str, Model]
+    store: StoreStatus
     lanes: list[Lane]
     rows_waiting: int
 
@@ -69,6 +77,10 @@ def show(console: Console, status: Status) -> None:
     console.print(f"warmpool {status.version}  {status.state}, {ready}  {status.rows_waiting} rows waiting")
     for name, reason in status.reasons.items():
         console.print(escape(f"  {name or 'instance'}: {reason}"), style="red", soft_wrap=True)
+    if status.store.trouble:
+        console.print(escape(f"  store: {status.store.trouble}"), style="yellow", soft_wrap=True)
+    if status.store.quarantined:
+        console.print(f"  {status.store.quarantined} executables quarantined: `warmpool cache ls`", style="yellow")
     models = Table("model", "version", "ready", "methods", box=None)
     for name, model in status.models.items():
         models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,19 +16,19 @@ class MeddledStore(LocalStore):
         super().__init__(root)
         self.before: Callable[[str, str], None] = _nothing
         self.after: Callable[[str, str], None] = _nothing
-        self.depth = 0
+        self._thread = threading.local()
 
     def _meddle(self, operation: str, path: str, call: Callable[[], object]) -> object:
-        if self.depth:  # what an operation, or who meddles, does itself
+        if getattr(self._thread, "busy", False):  # what an operation, or who meddles, does itself
             return call()
-        self.depth += 1
+        self._thread.busy = True
         try:
             self.before(operation, path)
             result = call()
             self.after(operation, path)
             return result
         finally:
-            self.depth -= 1
+            self._thread.busy = False
 
     def get(self, path, *, bytes_max=None):
         return self._meddle("get", path, lambda: super(MeddledStore, self).get(path, bytes_max=bytes_max))

@@ -1,6 +1,7 @@
 """The front's half of a lane with a real lane behind it: what the front learns of it, at any moment."""
 
 import asyncio
+import hashlib
 import os
 import signal
 import time
@@ -10,7 +11,8 @@ import pytest
 
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
-from cache.signing import ANYONE
+from cache.signing import ANYONE, Trust
+from tests.tiny import executable_file
 from warmpool.batches import Batch, Part
 from warmpool.catalog import read_catalog
 from warmpool.forking import Zygote
@@ -19,6 +21,7 @@ from warmpool.load_plan import plan_loads
 from warmpool.standing_zygote import StandingZygote
 
 WAIT_S_MAX = 30.0
+SIGNED_ONLY = Trust()
 
 
 class World:
@@ -41,7 +44,8 @@ class World:
         self.news.set()
 
     def damaged(self, lane, loadable, reason):
-        raise AssertionError(reason)
+        self.told.append(("damaged", loadable, reason))
+        self.news.set()
 
     def finished(self, lane, batch, done):
         self.told.append(("finished", batch, [result.copy() for result in lane.results(batch)]))
@@ -182,3 +186,124 @@ def test_a_lane_stops_in_the_middle_of_its_start(tiny_store, zygote):
         assert world.lane.state == "stopped"
 
     asyncio.run(main())
+
+
+# Replacing a lane, and giving it again what was cold
+
+
+def test_a_lane_that_is_replaced_gives_its_batch_back_as_not_begun_and_has_the_new_trust(in_world):
+    """Whoever replaced it is to blame, not the batch: it may run twice more."""
+
+    async def story(world):
+        batch, pid = world.batch("count", steps=[1_500_000_000]), world.lane.pid
+        before = world.lane.arena.runs_begun
+        world.lane.submit(batch)
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while world.lane.arena.runs_begun == before:
+            assert time.monotonic() < deadline_s
+        assert world.lane.warmed.is_set()
+        world.lane.replace(SIGNED_ONLY)
+        assert not world.lane.warmed.is_set()
+        kind, told, reason = await world.until_told(1)
+        assert (kind, told, told.begun, reason) == ("failed", batch, False, "the primary lane was replaced")
+        await world.until(lambda: world.lane.state == "warm" and world.lane.pid not in {None, pid})
+        assert world.lane.warmed.is_set()
+        refused = [reason for kind, _, reason in world.told if kind == "damaged"]
+        assert len(refused) == len(world.lane.cold_reasons) == len(world.lane.load_plan.loadables)
+        assert world.lane.warm_count == 0  # nothing in the store is signed
+
+    in_world(story)
+
+
+def test_a_lane_that_is_replaced_before_it_is_known_by_number_is_replaced_all_the_same(tiny_store, zygote):
+    """Its process has the old trust already."""
+
+    async def main():
+        world = World(tiny_store, zygote)
+        world.lane.start()
+        assert world.lane.pid is None
+        world.lane.replace(SIGNED_ONLY)
+        try:
+            await world.until(lambda: world.lane.state == "warm")
+            assert world.lane.restarts == 1
+            assert world.lane.warm_count == 0
+        finally:
+            await world.lane.stop(WAIT_S_MAX)
+
+    asyncio.run(main())
+
+
+def test_replacing_a_lane_time_and_again_while_it_loads_makes_no_executable_a_suspect(tiny_store, zygote):
+    async def main():
+        world = World(tiny_store, zygote)
+        world.lane.start()
+        try:
+            for turn in range(1, 6):
+                await world.until(lambda: world.lane.load_plan is not None and not world.lane.loaded)
+                world.lane.replace(ANYONE)
+                await world.until(lambda turn=turn: world.lane.restarts == turn)
+            await world.until_warm()
+            assert world.lane.cold_reasons == {}
+        finally:
+            await world.lane.stop(WAIT_S_MAX)
+
+    asyncio.run(main())
+
+
+def test_a_cold_executable_is_loaded_again_only_from_another_content_than_the_one_that_was_tried(
+    own_store, fingerprint, zygote
+):
+    path = own_store / executable_file("predict", {"batch": 4}, fingerprint)
+    sound = path.read_bytes()
+    path.unlink()
+    path.write_bytes(sound[:-1])
+
+    async def main():
+        world = World(own_store, zygote)
+        world.lane.start()
+        try:
+            await world.until(lambda: world.lane.state == "warm")
+            ((number, reason),) = world.lane.cold_reasons.items()
+            assert "its lengths say otherwise" in reason
+            assert world.lane.tried == {number: digest(sound[:-1])}
+            warm = world.lane.warm_count
+            assert world.lane.retry(number, path, digest(sound[:-1])) is False
+            path.unlink()
+            path.write_bytes(sound)
+            assert world.lane.retry(number, path, digest(sound)) is True
+            assert world.lane.state == "loading"
+            await world.until(lambda: world.lane.state == "warm")
+            assert (world.lane.warm_count, world.lane.cold_reasons) == (warm + 1, {})
+            world.lane.replace(ANYONE)
+            await world.until(lambda: world.lane.restarts == 1)
+            assert world.lane.tried == {}  # by the next process
+        finally:
+            await world.lane.stop(WAIT_S_MAX)
+
+    asyncio.run(main())
+
+
+def test_nothing_is_loaded_again_by_a_lane_that_is_to_stop(own_store, fingerprint, zygote):
+    (own_store / executable_file("predict", {"batch": 4}, fingerprint)).unlink()
+
+    async def main():
+        world = World(own_store, zygote)
+        world.lane.start()
+        await world.until(lambda: world.lane.state == "warm")
+        (number,) = world.lane.cold_reasons
+        stopping = asyncio.ensure_future(world.lane.stop(WAIT_S_MAX))  # noqa: TID251  awaited below
+        await asyncio.sleep(0)
+        assert world.lane.state == "stopped"
+        if world.lane.load_plan is not None:
+            assert world.lane.retry(number, own_store, "content") is False
+            world.lane.extend(world.lane.load_plan)
+        world.lane.replace(ANYONE)
+        await stopping
+        assert world.lane.state == "stopped"
+        assert world.lane.restarts == 0
+
+    asyncio.run(main())
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()

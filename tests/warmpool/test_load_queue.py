@@ -143,3 +143,82 @@ def test_weights_at_which_lanes_die_are_not_mapped_again_and_nothing_of_their_ve
     assert queue.begin(plan) == {0: "lanes died 2 times while they mapped its weights"}
     assert taken(queue) == []
     assert queue.finished
+
+
+def load(number):
+    return messages.Load(executable=number, version="m/1", artifact_path="", key=f"key{number}", inputs=(), outputs=())
+
+
+def begun(minimum, rest):
+    """A queue whose weights are mapped."""
+    queue = LoadQueue()
+    queue.begin(planned(minimum, rest))
+    queue.take()
+    queue.settle(mapped())
+    return queue
+
+
+def test_what_is_added_is_loaded_after_what_waits_already():
+    queue = begun(minimum=1, rest=1)
+    assert taken(queue) == ["key0"]
+    queue.settle(messages.Cold(executable=0, reason="damaged"))
+    queue.add(load(0), minimum=False)
+    assert taken(queue) == ["key1", "key0"]
+    queue.settle(warm(1))
+    assert not queue.finished
+    queue.settle(warm(0))
+    assert queue.finished
+
+
+def test_what_is_added_to_the_minimum_set_is_loaded_alone():
+    queue = begun(minimum=1, rest=2)
+    assert taken(queue) == ["key0"]
+    queue.settle(messages.Cold(executable=0, reason="damaged"))
+    assert taken(queue) == ["key1", "key2"]
+    queue.add(load(0), minimum=True)
+    assert taken(queue) == []
+    queue.settle(warm(1))
+    queue.settle(warm(2))
+    assert taken(queue) == ["key0"]
+    queue.add(load(7), minimum=False)
+    assert taken(queue) == []
+    queue.settle(warm(0))
+    assert taken(queue) == ["key7"]
+
+
+def killed(queue, times):
+    """The lane died that often while it loaded the only executable of a plan."""
+    for _ in range(times):
+        queue.begin(planned(minimum=0, rest=1))
+        sent = taken(queue)
+        queue.settle(mapped())
+        assert sent + taken(queue) == ["weights", "key0"]
+        queue.died()
+
+
+def test_what_killed_lanes_is_loaded_again_if_another_one_is_added_and_is_given_up_again_after_as_many_deaths():
+    queue = LoadQueue()
+    killed(queue, DEATHS_MAX)
+    assert queue.kills("key0")
+    assert queue.begin(planned(minimum=0, rest=1)) == {0: "lanes died 2 times while they loaded it"}
+    taken(queue)
+    queue.settle(mapped())
+    queue.add(load(0), minimum=False)
+    assert not queue.kills("key0")
+    assert taken(queue) == ["key0"]
+    queue.died()
+    assert not queue.kills("key0")
+    killed(queue, DEATHS_MAX - 1)
+    assert queue.kills("key0")
+
+
+def test_a_death_that_nothing_is_to_blame_for_makes_no_suspect():
+    queue = LoadQueue()
+    plan = planned(minimum=0, rest=4)
+    for _ in range(2 * DEATHS_MAX):
+        assert queue.begin(plan) == {}
+        assert taken(queue) == ["weights", "key0", "key1"], "none is loaded alone"
+        queue.died(blamed=False)
+        assert queue.finished
+    assert not queue.kills("key0")
+    assert not queue.kills("m/1")

@@ -33,11 +33,18 @@ class Queues:
 
 
 @dataclass
+class Upkeep:
+    store_trouble: str = ""
+    quarantined: int = 0
+
+
+@dataclass
 class State:
     """What metrics read of an instance."""
 
     batcher: Queues = field(default_factory=Queues)
     lanes: list[Lane] = field(default_factory=list)
+    upkeep: Upkeep = field(default_factory=Upkeep)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def unready_reasons(self):
@@ -126,6 +133,17 @@ def test_gauges_are_what_is_so_when_they_are_read(metrics, state):
     assert value("lane_busy", lane="primary") == 1
     assert value("lane_busy", lane="cpu") == 0
     assert value("lane_restarts", lane="primary") == 2
+
+
+def test_what_the_upkeep_found_is_counted_and_trouble_with_the_store_is_so_while_it_lasts(metrics, state):
+    value = scraped(metrics)
+    assert (value("store_trouble"), value("quarantined_total")) == (0, 0)
+    state.upkeep = Upkeep("it is away", 2)
+    value = scraped(metrics)
+    assert (value("store_trouble"), value("quarantined_total")) == (1, 2)
+    state.upkeep.store_trouble = ""
+    value = scraped(metrics)
+    assert (value("store_trouble"), value("quarantined_total")) == (0, 2)
 
 
 def test_a_latency_has_the_trace_it_came_from_as_its_exemplar(metrics):

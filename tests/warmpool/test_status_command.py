@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.command import warmpool
 from warmpool import __version__
-from warmpool.status_command import Lane, Model, Status, show
+from warmpool.status_command import Lane, Model, Status, StoreStatus, show
 
 PRIMARY = Lane(
     name="primary",
@@ -54,6 +54,7 @@ def status_of(*lanes, **changed):
         "ready": True,
         "reasons": {},
         "models": {"tiny": Model(version="7", ready=True, methods=["predict", "tokens"])},
+        "store": StoreStatus(trouble="", quarantined=0),
         "lanes": list(lanes),
         "rows_waiting": 3,
     }
@@ -119,12 +120,22 @@ def test_what_is_not_known_is_a_dash_and_every_reason_is_a_line():
     assert "  cpu: tiny:predict batch=4: artifact [/red] 0123: not what its digest says [bold]\n" in text
 
 
+def test_trouble_with_the_store_and_what_was_set_aside_is_told_and_only_then():
+    text = drawn(
+        status_of(PRIMARY, store=StoreStatus(trouble="'models' [/red]: Stale file handle " * 4, quarantined=2))
+    )
+    assert "  store: " + "'models' [/red]: Stale file handle " * 3 + "'models'" in text
+    assert "  2 executables quarantined: `warmpool cache ls`\n" in text
+    assert "store" not in drawn(status_of(PRIMARY))
+    assert "quarantined" not in drawn(status_of(PRIMARY))
+
+
 def test_a_reason_is_never_broken_into_lines():
     text = drawn(status_of(PRIMARY, reasons={"tiny": "why " * 100}), width=60)
     assert "  tiny: " + "why " * 99 + "why" in text
 
 
-@pytest.mark.parametrize("field", ["ready", "lanes", "reasons"])
+@pytest.mark.parametrize("field", ["ready", "lanes", "reasons", "store"])
 def test_a_document_without_what_is_shown_is_another_versions(field):
     document = msgspec.to_builtins(status_of(PRIMARY))
     assert msgspec.convert(document, Status) == status_of(PRIMARY)
