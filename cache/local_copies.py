@@ -15,6 +15,7 @@ import fcntl
 import io
 import os
 import resource
+import stat
 import threading
 import time
 import weakref
@@ -80,37 +81,34 @@ class LocalCopies:
         with self._lock, self._telling():
             held = self._held.get(path)
             if held is None or not _is_at(held, file):
-                _allow_descriptors(len(self._held))
                 try:
-                    found = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+                    held = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
                 except _ABSENT:
                     return None
-                if not _locked(found, fcntl.LOCK_SH, HOLD_S_MAX) or not _is_at(found, file):
-                    os.close(found)  # somebody removed it meanwhile
+                if not self._take(path, file, held):
                     return None
-                self._release(path)
-                held = self._held[path] = found
             _touch(held)
             return file
 
-    def keep(self, path: str, write: Callable[[BinaryIO], None]) -> None:
+    def keep(self, path: str, write: Callable[[BinaryIO], None], *, hold: bool = False) -> None:
         """Make a copy; nothing happens if there is one, or another process makes it meanwhile.
 
         Args:
             path: Of the object.
             write: Writes the content to a stream that can seek. What it raises is passed on, and there is no copy. It
                 may be called twice.
+            hold: Whether the new copy is held from its first moment.
 
         Raises:
             Unkept: The folder does not take it, or another process gets no further with it.
         """
         try:
-            self._keep(path, write)
+            self._keep(path, write, hold=hold)
         except Unkept as error:
             if not error.full:
                 raise
             self._make_room(self.folder / path, half=True)  # of other things: our own limit does not help
-            self._keep(path, write)
+            self._keep(path, write, hold=hold)
 
     def drop(self, path: str) -> None:
         """Remove a copy, from those who hold it, too: what they have open stays open."""
@@ -119,17 +117,21 @@ class LocalCopies:
         with suppress(OSError):
             (self.folder / path).unlink()
 
-    def _keep(self, path: str, write: Callable[[BinaryIO], None]) -> None:
+    def _keep(self, path: str, write: Callable[[BinaryIO], None], *, hold: bool) -> None:
         file = self.folder / path
+        unfinished = file.with_name(_UNFINISHED + file.name)
         with self._telling():
             file.parent.mkdir(parents=True, exist_ok=True)
-            with self._making(file) as stream:
+            with self._turn(file, unfinished) as stream:
                 if stream is None:
                     return
                 write(stream)
-                stream.flush()
                 os.fsync(stream.fileno())
                 size_bytes = os.fstat(stream.fileno()).st_size
+                unfinished.replace(file)
+                if hold:
+                    with self._lock:
+                        self._take(path, file, os.dup(stream.fileno()))
         with self._lock:
             self._bytes += size_bytes
             self._unseen_bytes += size_bytes
@@ -138,20 +140,18 @@ class LocalCopies:
             self._make_room(file)
 
     @contextmanager
-    def _making(self, file: Path) -> Iterator[BinaryIO | None]:
-        """A stream whose content is the copy when the block ends well; None if there is one by now."""
-        unfinished = file.with_name(_UNFINISHED + file.name)
-        while not file.exists():
+    def _turn(self, file: Path, unfinished: Path) -> Iterator[BinaryIO | None]:
+        """A stream to the unfinished file, which is ours alone and goes at an error; None if there is a copy by now."""
+        while not file.is_file():
             descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             with _Copy(descriptor, self.folder) as stream:
-                if not _locked(descriptor, fcntl.LOCK_EX, STANDSTILL_S_MAX):
+                if not _locked(descriptor, fcntl.LOCK_EX, unfinished, STANDSTILL_S_MAX):
                     raise TimeoutError(errno.ETIMEDOUT, f"another process does not finish {unfinished.name}")
                 if not _is_at(descriptor, unfinished):
                     continue  # who had locked it finished it or gave it up
                 try:
                     stream.truncate(0)  # what a killed process left
                     yield stream
-                    unfinished.replace(file)
                 except BaseException:
                     unfinished.unlink(missing_ok=True)
                     raise
@@ -181,6 +181,16 @@ class LocalCopies:
                         yield status.st_atime_ns, status.st_size, file
                     elif status.st_mtime < time.time() - REMAINS_S_MAX:
                         _removed(file)
+
+    def _take(self, path: str, file: Path, descriptor: int) -> bool:
+        """Hold a copy by this descriptor, unless somebody removed it meanwhile."""
+        if not _locked(descriptor, fcntl.LOCK_SH, file, HOLD_S_MAX) or not _is_at(descriptor, file):
+            os.close(descriptor)
+            return False
+        self._release(path)
+        self._held[path] = descriptor
+        _allow_descriptors(len(self._held))
+        return True
 
     def _release(self, path: str) -> None:
         held = self._held.pop(path, None)
@@ -214,10 +224,13 @@ class _Copy(io.FileIO):
         return size_bytes
 
 
-def _locked(descriptor: int, how: int, standstill_s_max: float) -> bool:
-    """Whether a file could be locked; waited for as long as somebody writes it, and not much longer."""
+def _locked(descriptor: int, how: int, file: Path, standstill_s_max: float) -> bool:
+    """Lock a file, or wait until it has another name.
+
+    It is waited for as long as the file grows, and not much longer: False after that.
+    """
     size_bytes, until_s = -1, 0.0
-    while True:
+    while _is_at(descriptor, file):
         try:
             fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -228,6 +241,7 @@ def _locked(descriptor: int, how: int, standstill_s_max: float) -> bool:
             time.sleep(LOOK_S)
         else:
             return True
+    return True
 
 
 def _removed(file: Path) -> bool:
@@ -241,11 +255,12 @@ def _removed(file: Path) -> bool:
 
 
 def _is_at(descriptor: int, file: Path) -> bool:
-    """Whether an open file still has this name."""
+    """Whether an open file, and no folder, still has this name."""
     try:
-        return os.path.samestat(os.fstat(descriptor), file.stat())
+        found = file.stat()
     except _ABSENT:
         return False
+    return stat.S_ISREG(found.st_mode) and os.path.samestat(os.fstat(descriptor), found)
 
 
 def _touch(descriptor: int) -> None:

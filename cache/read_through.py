@@ -101,7 +101,7 @@ class ReadThroughStore:
             for _ in range(_HOLDS_MAX):
                 if file := self._copies.hold(path):
                     return file
-                self._fetch(path)
+                self._fetch(path, hold=True)
         except Unkept as error:
             raise StoreUnavailable(f"{path!r}: no copy of it can be kept in {error}") from error
         raise StoreUnavailable(f"{path!r}: its copy in {self.folder} is removed as soon as it is there")
@@ -162,7 +162,7 @@ class ReadThroughStore:
             return None
         return self._copies.read(path)
 
-    def _fetch(self, path: str) -> None:
+    def _fetch(self, path: str, *, hold: bool = False) -> None:
         """Make a copy. Of all threads that want it at the same time, one does; the others share what comes of it."""
         with self._lock:
             flight = self._flights.get(path)
@@ -171,7 +171,7 @@ class ReadThroughStore:
         if not mine:
             return flight.result()
         try:
-            self._copies.keep(path, lambda stream: self._ask(lambda remote: remote.read_into(path, stream)))
+            self._copies.keep(path, lambda stream: self._ask(lambda remote: remote.read_into(path, stream)), hold=hold)
         except BaseException as error:
             flight.set_exception(error)
             raise
