@@ -9,8 +9,7 @@ from starlette.requests import Request
 
 from warmpool import wire
 from warmpool.errors import BadInput, DeadlineExceeded, TooLarge
-
-TIMEOUT_MS_MAX = 24 * 3600 * 1000
+from warmpool.settings import DEADLINE_MS_MAX
 
 
 class Call:
@@ -64,7 +63,7 @@ async def read_body(request: Request, bytes_max: int, wait_s_max: float) -> byte
 def timeout_s(request: Request, default_ms: int) -> float:
     """How long the caller waits. Raises BadInput."""
     value = request.headers.get(wire.TIMEOUT_HEADER)
-    return (default_ms if value is None else whole_number(wire.TIMEOUT_HEADER, value, TIMEOUT_MS_MAX)) / 1000
+    return (default_ms if value is None else whole_number(wire.TIMEOUT_HEADER, value, DEADLINE_MS_MAX)) / 1000
 
 
 def whole_number(field: str, text: str, largest: int) -> int:

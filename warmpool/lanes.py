@@ -251,7 +251,20 @@ class LaneProxy:
                 return
             except ConnectionResetError:
                 data = b""
-            self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
+            try:
+                self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
+            except Exception:
+                log.exception("what a lane said cannot be dealt with", extra={"lane": self.name})
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """End a process about which the front knows no more what is so: the next one begins from nothing."""
+        if self._channel is None:  # it was its death that could not be dealt with, and the next one is on its way
+            return
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        self._died(-signal.SIGKILL)
 
     def _received(self, message: messages.FromLane | messages.Born | messages.Gone) -> None:
         match message:

@@ -68,7 +68,10 @@ class Metrics:
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of all series and its content type, in the format that the scraper prefers."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is none
+            encode, content_type = choose_encoder("")
         return encode(self.registry), content_type
 
 

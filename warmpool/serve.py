@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; 0 after an orderly drain."""
     entered_ns = time.time_ns()
+    open_standard_streams()
     configure_logging()
     settings = read_settings(Settings, vars(arguments), os.environ)
     if settings.grpc_port:
@@ -51,6 +52,17 @@ def main(arguments: argparse.Namespace) -> int:
             return _serve(settings, zygote, preload, http_socket, entered_ns)
         finally:
             zygote.close()
+
+
+def open_standard_streams() -> None:
+    """Give what was started without standard streams /dev/null: a socket or an arena would take their numbers."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            assert opened == descriptor
+            os.set_inheritable(opened, True)
 
 
 def preload_for(accelerator: str) -> Preload:

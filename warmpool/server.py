@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import logging
+import os
 import signal
 import socket
 import time
@@ -35,6 +36,7 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    signal.signal(signal.SIGCHLD, lambda *_: bury())  # uvloop keeps this one for subprocesses of its own, and has none
     async with asyncio.TaskGroup() as group:
         coming_up = group.create_task(_come_up(instance))
         tending = group.create_task(instance.tend())
@@ -50,6 +52,13 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
         tending.cancel()
         await serving
         await instance.stop()
+
+
+def bury() -> None:
+    """Wait for every child that has ended. Where this is process 1 of a container, lanes without a zygote are, too."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 async def _come_up(instance: Instance) -> grpc.aio.Server | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from cache.settings import URIS, StoreSettings
 from warmpool.errors import WarmpoolError
 
+DEADLINE_MS_MAX = 24 * 3600 * 1000
 ACCELERATORS = ("auto", "none", "jax")
 
 
@@ -45,7 +46,7 @@ class Settings(StoreSettings):
     queue_rows_max: int = 4096
     """Rows that may wait in all; more are refused with 429."""
     body_bytes_max: int = 64 << 20
-    """Largest request body; larger ones are refused with 413."""
+    """Largest request body; larger ones are refused with 413, and so are those that are too large for their method."""
     traces_kept_max: int = 512
     """Traces that the local ring keeps."""
     otlp_endpoint: str = ""
@@ -57,9 +58,21 @@ class Settings(StoreSettings):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
         same = 0 < self.port == self.grpc_port
         _require("grpc_port", self.grpc_port, "another one than the HTTP port", holds=not same)
-        for name in ("deadline_ms", "drain_s_max", "queue_rows_max", "body_bytes_max", "traces_kept_max"):
-            _require(name, getattr(self, name), "more than 0 and finite", holds=0 < getattr(self, name) < math.inf)
+        for name, largest in _LARGEST.items():
+            value = getattr(self, name)
+            _require(name, value, f"more than 0, up to {largest}", holds=0 < value <= largest)
+        allowed = "http://HOST[:PORT][/PATH] or the same with https, or nothing"
+        _require("otlp_endpoint", self.otlp_endpoint, allowed, holds=bool(_ENDPOINT.fullmatch(self.otlp_endpoint)))
 
+
+_LARGEST = {
+    "deadline_ms": DEADLINE_MS_MAX,
+    "drain_s_max": DEADLINE_MS_MAX // 1000,
+    "queue_rows_max": 2**31 - 1,
+    "body_bytes_max": 2**31 - 1,  # gRPC keeps it in 32 bits
+    "traces_kept_max": 100_000,  # all of them are looked at where some are read
+}
+_ENDPOINT = re.compile(r"(?i:https?)://([^\s/?#@]+@)?(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(/[^\s?#]*)?|")
 
 _ALIASES = {"port": ("PORT",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}
 _KINDS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}

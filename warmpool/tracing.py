@@ -8,8 +8,10 @@ The OpenTelemetry SDK is imported here and nowhere else, and only to export.
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -18,6 +20,8 @@ from typing import Any
 import msgspec
 
 from warmpool.errors import TooLarge
+
+log = logging.getLogger(__name__)
 
 COLD_STARTS_KEPT_MAX = 32
 SPANS_A_TRACE_MAX = 2048
@@ -68,7 +72,8 @@ class Exporter:
 
         self._resource = Resource.create({"service.name": service})
         target = f"{endpoint.rstrip('/')}/v1/traces"
-        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=target, timeout=EXPORT_S_MAX))
+        self._sender = OTLPSpanExporter(endpoint=target, timeout=EXPORT_S_MAX)
+        self._processor = BatchSpanProcessor(self._sender)
 
     def send(self, trace_id: str, span: Span) -> None:
         from opentelemetry.sdk.trace import ReadableSpan
@@ -90,8 +95,14 @@ class Exporter:
         )
 
     def close(self) -> None:
-        """Send what is left; takes up to EXPORT_S_MAX where the collector is away."""
-        self._processor.shutdown()
+        """Send what is left, for EXPORT_S_MAX in all; what a slow collector has not taken by then is lost."""
+        # The SDK gives every batch of the queue a time of its own, and its thread cannot be stopped: it is left behind.
+        closing = threading.Thread(target=self._processor.shutdown, daemon=True)
+        closing.start()
+        closing.join(EXPORT_S_MAX)
+        if closing.is_alive():
+            self._sender.shutdown()
+            log.warning("spans are lost: the collector takes too long", extra={"waited_s": EXPORT_S_MAX})
 
 
 class Traces:

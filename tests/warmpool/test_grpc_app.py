@@ -475,6 +475,19 @@ def test_a_failure_nobody_expected_is_internal_and_its_words_are_the_logs_alone(
     assert "a secret" in caplog.text
 
 
+def test_a_caller_that_leaves_while_it_is_refused_is_no_failure(caplog):
+    class Context:
+        async def abort(self, *status):
+            raise grpc.aio.InternalError("Failed to execute the batch: the call is gone")
+
+    async def refused(request, context):
+        raise BadInput("wrong")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(grpc_app.guarded(refused, protocol.ServerLiveRequest, lambda: 0)(b"", Context()))
+    assert caplog.text == ""
+
+
 # Traces
 
 

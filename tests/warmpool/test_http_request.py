@@ -11,7 +11,8 @@ from starlette.requests import Request
 from tests.warmpool.fake_lane import manual_clock, pass_s
 from warmpool import wire
 from warmpool.errors import BadInput, DeadlineExceeded, TooLarge
-from warmpool.http_request import TIMEOUT_MS_MAX, Call, read_body, timeout_s, whole_number
+from warmpool.http_request import Call, read_body, timeout_s, whole_number
+from warmpool.settings import DEADLINE_MS_MAX
 
 
 def request(*pieces: tuple[float, bytes], ends: bool = True, **headers: str) -> Request:
@@ -75,7 +76,7 @@ async def test_only_bodies_as_they_are_are_read():
 def test_a_caller_that_says_nothing_of_its_time_has_the_instances():
     assert timeout_s(request(), 250) == 0.25
     assert timeout_s(request(x_warmpool_timeout_ms="7"), 250) == 0.007
-    with pytest.raises(BadInput, match=f"^{wire.TIMEOUT_HEADER}: got '0'; allowed: 1 to {TIMEOUT_MS_MAX}$"):
+    with pytest.raises(BadInput, match=f"^{wire.TIMEOUT_HEADER}: got '0'; allowed: 1 to {DEADLINE_MS_MAX}$"):
         timeout_s(request(x_warmpool_timeout_ms="0"), 250)
 
 

@@ -12,6 +12,7 @@ import pytest
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.signing import ANYONE, Trust
+from tests.instance_process import alive, wait_until
 from tests.tiny import executable_file
 from warmpool.batches import Batch, Part
 from warmpool.catalog import read_catalog
@@ -176,6 +177,36 @@ def test_a_lane_is_asked_and_one_that_dies_or_is_busy_does_not_keep_who_asks(in_
         assert (await world.lane.ask(WAIT_S_MAX)).compiles == 0
 
     in_world(story)
+
+
+@pytest.mark.parametrize("event", ["hello", "progressed"])
+def test_a_lane_about_which_the_front_fails_to_think_is_ended_and_the_next_begins_from_nothing(
+    tiny_store, zygote, event, caplog
+):
+    async def main():
+        world = World(tiny_store, zygote)
+        think, pids = getattr(world, event), list[int]()
+
+        def fail_once(*arguments):
+            if not pids:
+                assert world.lane.pid is not None
+                pids.append(world.lane.pid)
+                raise ZeroDivisionError("a mistake of ours")
+            think(*arguments)
+
+        setattr(world, event, fail_once)
+        world.lane.start()
+        try:
+            await world.until_warm()
+            assert world.lane.restarts == 1
+            assert [told[0] for told in world.told] == ["failed"]
+            assert world.lane.pid != pids[0]
+            await asyncio.to_thread(wait_until, lambda: not alive(pids[0]))
+        finally:
+            await world.lane.stop(WAIT_S_MAX)
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_S_MAX))
+    assert "a mistake of ours" in caplog.text
 
 
 def test_a_lane_stops_in_the_middle_of_its_start(tiny_store, zygote):

@@ -84,6 +84,14 @@ def batch(rows, padding):
     return asyncio.run(made())
 
 
+@pytest.mark.parametrize("version", ["abc", "1..0", "-", "9" * 5000, "1,0", "\xb2"])
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_a_scraper_that_asks_for_a_version_that_is_none_gets_text(metrics, kind, version):
+    text, content_type = metrics.exposition(f"{kind}; version={version}")
+    assert content_type.startswith("text/plain")
+    assert "warmpool_ready 1.0" in text.decode()
+
+
 METHOD = {"model": "tiny", "method": "double"}
 
 

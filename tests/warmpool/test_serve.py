@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import socket
@@ -9,11 +10,20 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.instance_process import InstanceProcess, free_port, serving, tensors, wait_until, zygote_gate
+from tests.instance_process import (
+    InstanceProcess,
+    children_of,
+    free_port,
+    serving,
+    tensors,
+    wait_until,
+    zygote_gate,
+)
 from warmpool.manifest import Serving, encode
 
 SLOW_STEPS = 800_000_000  # most of a second
@@ -82,6 +92,8 @@ def test_a_second_instance_on_the_same_port_leaves_the_first_alone(tiny_store, t
         (("--port", "-1"), ("port", "-1")),
         (("--port", "18761", "--grpc-port", "18761"), ("grpc_port", "18761")),
         (("--deadline-ms", "0"), ("deadline_ms", "more than 0")),
+        (("--otlp-endpoint", "nonsense"), ("otlp_endpoint", "nonsense", "http://HOST")),
+        (("--body-bytes-max", str(2**31)), ("body_bytes_max", str(2**31 - 1))),
         (("--drain-s-max", "nan"), ("drain_s_max",)),
         (("--queue-rows-max", "-1"), ("queue_rows_max",)),
         (("--body-bytes-max", "1.5"), ("body_bytes_max", "whole number")),
@@ -167,9 +179,56 @@ def test_before_the_catalog_is_read_a_model_is_not_ready_rather_than_unknown(own
         assert instance.infer_reply("nope", given).status == 404
 
 
+def ready(port):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+
+
+def status_of(port):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", "/v1/status")
+        return json.loads(connection.getresponse().read())
+
+
 def connects(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_started_without_standard_streams_it_serves_and_nothing_takes_their_numbers(tiny_store, tmp_path):
+    port = free_port()
+    command = [sys.executable, "-m", "warmpool.cli", "serve", "--allow-unsigned", "--store", str(tiny_store)]
+    command += ["--port", str(port), "--grpc-port", "0"]
+    with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]) as process:
+        try:
+            wait_until(lambda: connects(port) and ready(port))
+            zygote, lane = status_of(port)["zygote"]["pid"], status_of(port)["lanes"][0]["pid"]
+            for pid in (process.pid, zygote, lane):
+                assert {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)} == {"/dev/null"}
+        finally:
+            process.terminate()
+        assert process.wait(STOP_S_MAX) == 0
+
+
+_SUBREAPER = """
+import ctypes, sys
+if "serve" in sys.orig_argv:
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become its children, as they do of process 1
+"""
+
+
+def test_lanes_that_lost_their_zygote_are_buried_where_the_instance_is_their_last_parent(tiny_store, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_SUBREAPER)
+    with serving(tiny_store, tmp_path / "log", PYTHONPATH=os.pathsep.join((str(tmp_path), *sys.path))) as instance:
+        front, lane = instance.process.pid, instance.lane("primary")["pid"]
+        zygote = instance.status()["zygote"]["pid"]
+        os.kill(zygote, signal.SIGKILL)
+        wait_until(lambda: lane in children_of(front))
+        os.kill(lane, signal.SIGKILL)
+        wait_until(lambda: not {lane, zygote} & set(children_of(front)))
+        instance.wait_warm()
+        assert instance.infer("predict", x=np.ones((1, 4))).outputs["sum"].tolist() == [4.0]
 
 
 # How it goes down

@@ -34,7 +34,11 @@ OTHERS: dict[str, Any] = {
     "traces_kept_max": 7,
     "otlp_endpoint": "http://collector:4318",
 }
-FLAGS = {"accelerator": ("none", "none"), "allow_unsigned": ("no", False)}  # given, meant; what has to be of a kind
+FLAGS = {  # given, meant; what has to be of a kind
+    "accelerator": ("none", "none"),
+    "allow_unsigned": ("no", False),
+    "otlp_endpoint": ("https://9", "https://9"),
+}
 
 
 def test_there_is_a_test_value_for_every_setting():
@@ -114,13 +118,18 @@ def test_without_a_store_it_is_said_how_to_give_one():
         ("port", "65536", "port is 65536, allowed: 0 to 65535"),
         ("grpc_port", "65536", "grpc_port is 65536, allowed: 0 to 65535"),
         ("drain_s_max", "soon", "drain_s_max is 'soon', allowed: a number"),
-        ("drain_s_max", "nan", "drain_s_max is nan, allowed: more than 0 and finite"),
-        ("drain_s_max", "inf", "drain_s_max is inf, allowed: more than 0 and finite"),
-        ("drain_s_max", "0", "drain_s_max is 0.0, allowed: more than 0 and finite"),
-        ("deadline_ms", "0", "deadline_ms is 0, allowed: more than 0 and finite"),
-        ("queue_rows_max", "0", "queue_rows_max is 0, allowed: more than 0 and finite"),
-        ("body_bytes_max", "-5", "body_bytes_max is -5, allowed: more than 0 and finite"),
-        ("traces_kept_max", "0", "traces_kept_max is 0, allowed: more than 0 and finite"),
+        ("drain_s_max", "nan", "drain_s_max is nan, allowed: more than 0, up to 86400"),
+        ("drain_s_max", "inf", "drain_s_max is inf, allowed: more than 0, up to 86400"),
+        ("drain_s_max", "0", "drain_s_max is 0.0, allowed: more than 0, up to 86400"),
+        ("deadline_ms", "0", "deadline_ms is 0, allowed: more than 0, up to 86400000"),
+        ("queue_rows_max", "0", "queue_rows_max is 0, allowed: more than 0, up to 2147483647"),
+        ("body_bytes_max", "-5", "body_bytes_max is -5, allowed: more than 0, up to 2147483647"),
+        ("traces_kept_max", "0", "traces_kept_max is 0, allowed: more than 0, up to 100000"),
+        ("deadline_ms", "86400001", "deadline_ms is 86400001, allowed: more than 0, up to 86400000"),
+        ("body_bytes_max", "2147483648", "body_bytes_max is 2147483648, allowed: more than 0, up to 2147483647"),
+        ("queue_rows_max", "1" + "0" * 30, f"queue_rows_max is 1{'0' * 30}, allowed: more than 0, up to 2147483647"),
+        ("traces_kept_max", "100001", "traces_kept_max is 100001, allowed: more than 0, up to 100000"),
+        ("drain_s_max", "1e9", "drain_s_max is 1000000000.0, allowed: more than 0, up to 86400"),
         ("allow_unsigned", "maybe", "allow_unsigned is 'maybe', allowed: 1, true, yes, 0, false, no"),
         ("allow_unsigned", "2", "allow_unsigned is '2', allowed: 1, true, yes, 0, false, no"),
         ("accelerator", "gpu", "accelerator is 'gpu', allowed: auto, none, jax"),
@@ -136,6 +145,32 @@ def test_what_is_not_allowed_is_named(name, value, message):
 def test_edges_are_allowed(edge):
     settings = Settings(store="s", **edge)
     assert {name: getattr(settings, name) for name in edge} == edge
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "nonsense",
+        "collector:4318",
+        "ftp://collector",
+        "http://",
+        "http:///v1",
+        "http://a b",
+        "http://a:port",
+        "http://a?b",
+    ],
+)
+def test_an_endpoint_that_is_no_base_url_is_refused_at_the_start(endpoint):
+    with pytest.raises(SettingError, match=r"^otlp_endpoint is '.*', allowed: http://HOST"):
+        Settings(store="s", otlp_endpoint=endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["", "http://collector", "https://collector:4318/", "http://[::1]:4318/otlp", "HTTP://user:word@127.0.0.1:1/a/b"],
+)
+def test_an_endpoint_that_is_a_base_url_is_taken(endpoint):
+    assert Settings(store="s", otlp_endpoint=endpoint).otlp_endpoint == endpoint
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
