@@ -103,7 +103,7 @@ class InstanceProcess:
 
     command: tuple[str, ...] = (sys.executable, "-m", "warmpool.cli")
 
-    def __init__(self, store: Path, log_file: Path, *flags: str, **environment: str) -> None:
+    def __init__(self, store: Path | str, log_file: Path, *flags: str, **environment: str) -> None:
         self.port = free_port()
         self.log_file = log_file
         self.started_s = time.monotonic()
@@ -212,7 +212,7 @@ class InstanceProcess:
 
 
 @contextlib.contextmanager
-def serving(store: Path, log_file: Path, *flags: str, **environment: str) -> Iterator[InstanceProcess]:
+def serving(store: Path | str, log_file: Path, *flags: str, **environment: str) -> Iterator[InstanceProcess]:
     """A warm instance, ended at the end."""
     with InstanceProcess(store, log_file, *flags, **environment) as instance:
         instance.wait_warm()

@@ -8,17 +8,20 @@ would only take its cores.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from cache import audit
-from cache.errors import CacheError
+from cache.errors import CacheError, Damaged
 from cache.fingerprint import Fingerprint
+from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from warmpool import __version__, messages
 from warmpool.batcher import Batcher
@@ -29,7 +32,7 @@ from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan, plan_loads
-from warmpool.manifest import bucket_name
+from warmpool.manifest import bucket_name, weights_path
 from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
@@ -55,6 +58,7 @@ class Instance:
         self.settings = settings
         self.store = store
         self.state = "starting"
+        self._far = not isinstance(store.bottom, LocalStore)  # a look at a file may be a download
         self.settled = asyncio.Event()  # the first lane is ready, or has failed to be
         self.traces = Traces(settings.traces_kept_max)
         self.cold_start = cold_start
@@ -198,12 +202,25 @@ class Instance:
         start = self._starts.setdefault(lane.name, ColdStart(f"{lane.name} lane start", lane.started_ns))
         first = stages[0].start_ns
         start.add(f"{lane.name} lane", [messages.Stage("fork", min(self._forkable_ns(lane), first), first), *stages])
-        plan_ns = time.time_ns()
         self._fingerprints[lane.name] = Fingerprint(fingerprint)
-        lane.load(self._plan(lane, self.dataplane.catalog.models.values()))
-        if lane.load_plan and (lane.cold_reasons or lane.load_plan.missing):
+        plan = partial(self._plan, lane, list(self.dataplane.catalog.models.values()))
+        planned = partial(self._planned, lane, lane.started_ns, time.time_ns())
+        if self._far:
+            told = (asyncio.get_running_loop(), plan, planned)
+            threading.Thread(target=_tell, args=told, name="plan", daemon=True).start()
+        else:
+            planned(plan())
+
+    def _planned(self, lane: LaneProxy, started_ns: int, plan_ns: int, plan: LoadPlan) -> None:
+        """Give a lane its plan, if it is the process still that the plan is for."""
+        if (lane.state, lane.started_ns) != ("starting", started_ns):
+            return
+        lane.load(plan)
+        if lane.cold_reasons or plan.missing:
             self.upkeep.notice()
-        start.add(f"{lane.name} lane", [messages.Stage("plan", plan_ns, time.time_ns())])
+        if start := self._starts.get(lane.name):
+            stage = "fetch" if self._far else "plan"
+            start.add(f"{lane.name} lane", [messages.Stage(stage, plan_ns, time.time_ns())])
         self._check_ready(lane)
         self._check_filled(lane)
         self.batcher.changed()
@@ -260,6 +277,7 @@ class Instance:
             verified=self._weights_identities,
             ladder_only=lane is not self.lanes[0],
             first=first,
+            far=self._far,
         )
 
     def _plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
@@ -276,7 +294,7 @@ class Instance:
         catalog = self.dataplane.catalog
         for name, model in list(catalog.models.items()):
             try:
-                self._weights_identities[model.key] = await asyncio.to_thread(verify_weights, model)
+                self._weights_identities[model.key] = await asyncio.to_thread(self._verified, model)
                 for lane in self.lanes:
                     self._check_weights(lane)
             except (CacheError, OSError) as error:
@@ -291,6 +309,19 @@ class Instance:
         self._check_ready(self.lanes[0])
         self._check_filled(self.lanes[0])
         self.batcher.changed()
+
+    def _verified(self, model: ServedModel) -> str:
+        """Verify a model's weights; a copy of them that is damaged is fetched again first."""
+        try:
+            return verify_weights(model)
+        except Damaged:
+            if not self._far:
+                raise
+            log.warning("weights are damaged here: they are fetched again", extra={"model": model.key})
+            path = weights_path(model.manifest.weights.digest)
+            self.store.discard(path)
+            self.store.local_path(path)
+            return verify_weights(model)
 
     def _check_weights(self, lane: LaneProxy) -> None:
         """A lane that mapped another file than the one which was verified starts anew, and maps what is there now."""
@@ -364,6 +395,13 @@ def _audited(lane: LaneProxy, loadable: Loadable) -> audit.Fields:
         "lane": lane.name,
         "key": loadable.message.key,
     }
+
+
+def _tell(loop: asyncio.AbstractEventLoop, make: Callable[[], LoadPlan], tell: Callable[[LoadPlan], None]) -> None:
+    """In a thread: make a plan, which may wait for downloads, and tell it to the event loop."""
+    plan = make()
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and the instance with it
+        loop.call_soon_threadsafe(tell, plan)
 
 
 def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, Any]:

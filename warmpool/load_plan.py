@@ -6,8 +6,10 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cache.errors import CacheError
+from cache.fetching import fetch, fetch_all
 from cache.fingerprint import Fingerprint
 from cache.key import program_and_bucket
 from cache.store import Store
@@ -100,6 +102,7 @@ def plan_loads(
     verified: Mapping[str, str],
     ladder_only: bool,
     first: int = 0,
+    far: bool = False,
 ) -> LoadPlan:
     """The plan of a lane.
 
@@ -110,6 +113,7 @@ def plan_loads(
         verified: by model key, which weights file was verified.
         ladder_only: whether the lane holds the ladder alone, as the CPU lane does.
         first: number of the first executable.
+        far: whether a file may have to be downloaded first: many are then asked for at a time, the minimum sets first.
     """
     plan = LoadPlan(first)
     targets: dict[str, Target] = {}
@@ -125,15 +129,14 @@ def plan_loads(
             continue
         targets[key] = target
         plan.add_weights(model, verified.get(key, ""))
-    for key, spec in load_order(targets):
-        if spec.ladder or not ladder_only:
-            _add(plan, store, by_key[key], spec)
+    wanted = [(by_key[key], spec) for key, spec in load_order(targets) if spec.ladder or not ladder_only]
+    files = fetch_all(store, (executable_path(spec.key) for _, spec in wanted)) if far else {}
+    for model, spec in wanted:
+        path = executable_path(spec.key)
+        file = files[path] if far else fetch(store, path)
+        if isinstance(file, Path):
+            plan.add(model, spec, os.fspath(file))
+        else:
+            plan.add(model, spec, "", absent=str(file))
+            log.error("executable is missing", extra={"model": model.key, "reason": str(file)})
     return plan
-
-
-def _add(plan: LoadPlan, store: Store, model: ServedModel, spec: ExecutableSpec) -> None:
-    try:
-        plan.add(model, spec, os.fspath(store.local_path(executable_path(spec.key))))
-    except (CacheError, ValueError) as error:  # ValueError: the key makes no path
-        plan.add(model, spec, "", absent=str(error))
-        log.error("executable is missing", extra={"model": model.key, "reason": str(error)})  # noqa: TRY400  told whole

@@ -101,7 +101,7 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
     from warmpool.server import run_server
 
     try:
-        store = open_store(settings)
+        store = open_store(settings, read_through=True)
     except ValueError as error:
         raise SettingError(str(error)) from None
     start_ns = process_start_ns()

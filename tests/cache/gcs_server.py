@@ -128,6 +128,11 @@ class Call:
         self._answer: Answer | None = None
 
     @property
+    def path(self) -> str:
+        """Path and query."""
+        return self._handler.path
+
+    @property
     def headers(self) -> Message:
         """What the client sent, and what is passed on."""
         return self._handler.headers

@@ -214,9 +214,10 @@ class StoreContract:
             store.put(path, data)
             store.discard(path)
         shown: list[tuple[str, int]] = []
-        fetched = fetch_all(store, [*kept, "executables/none", "no path", *kept], show=lambda *file: shown.append(file))
+        paths = [*kept, "executables/none", "no path", "", *kept]
+        fetched = fetch_all(store, paths, show=lambda *file: shown.append(file))
         assert isinstance(fetched.pop("executables/none"), NotStored)
-        assert isinstance(fetched.pop("no path"), ValueError)
+        assert [type(fetched.pop(path)) for path in ("no path", "")] == [ValueError, ValueError]
         assert {path: read(file) for path, file in fetched.items()} == kept
         assert sorted(shown) == sorted((path, len(data)) for path, data in kept.items())
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
+from cache.fetching import DOWNLOADS_PARALLEL
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from tests.warmpool.served import tensor
@@ -31,9 +33,9 @@ def put_target(store, name, *executables, files=True):
         store.put(stored.executable_path(spec.key), b"artifact")
 
 
-def plan(store, *, verified=None, ladder_only=False):
+def plan(store, *, verified=None, ladder_only=False, far=False):
     models = read_catalog(store).models.values()
-    return plan_loads(store, models, HERE, verified=verified or {}, ladder_only=ladder_only)
+    return plan_loads(store, models, HERE, verified=verified or {}, ladder_only=ladder_only, far=far)
 
 
 def keys(planned):
@@ -139,3 +141,44 @@ def test_a_method_without_dimensions_is_planned(store):
     put(store, methods={"predict": PREDICT, "fixed": fixed})
     put_target(store, "tiny", executable("k", method="fixed", bucket={}))
     assert [loadable.title for loadable in plan(store).loadables.values()] == ["tiny:fixed *"]
+
+
+class Far(LocalStore):
+    """A store that gives no artifact before it was asked for so many; it keeps the order."""
+
+    def __init__(self, root, wanted):
+        super().__init__(root)
+        self.asked = []
+        self._wanted = wanted
+        self._enough = threading.Condition()
+
+    def local_path(self, path):
+        if path.startswith("executables/"):
+            with self._enough:
+                self.asked.append(path)
+                self._enough.notify_all()
+                assert self._enough.wait_for(lambda: len(self.asked) >= self._wanted, 30)
+        return super().local_path(path)
+
+
+def test_where_artifacts_have_to_be_downloaded_many_are_asked_for_at_once_the_minimum_set_first(store):
+    put(store)
+    specs = [executable(f"k{index}", minimum=index >= 20) for index in range(24)]
+    put_target(store, "tiny", *specs)
+    far = Far(store.root, DOWNLOADS_PARALLEL)
+    planned = plan(far, far=True)
+    assert {f"executables/k{index}" for index in range(20, 24)} <= set(far.asked[:DOWNLOADS_PARALLEL])
+    assert len(far.asked) == 24
+    assert keys(planned) == keys(plan(store)) == [f"k{index}" for index in (20, 21, 22, 23, *range(20))]
+
+
+def test_what_cannot_be_downloaded_is_absent_with_the_reason_and_the_rest_is_planned(store, caplog):
+    put(store)
+    put_target(store, "tiny", executable("gone"), executable("no path"), executable("k"), files=False)
+    store.put(stored.executable_path("k"), b"artifact")
+    with caplog.at_level(logging.CRITICAL):
+        planned = plan(store, far=True)
+    assert keys(planned) == ["k"]
+    assert planned.absent == plan(store).absent
+    assert sorted(planned.absent) == [0, 1]
+    assert planned.absent[0] == "nothing is stored under 'executables/gone'"
