@@ -317,9 +317,9 @@ def test_on_a_store_that_cannot_be_written_it_serves_and_says_so_once(place, tmp
 def test_a_store_that_is_moved_away_is_in_trouble_until_it_is_back_and_is_not_begun_again(place, started, tmp_path):
     place.bottom.delete(place.path)
     instance = started(place.folder)
-    wait_until(lambda: wanted(place.bottom))
+    wait_until(lambda: wanted(place.bottom) and sightings(place.bottom))
     place.folder.rename(tmp_path / "elsewhere")
-    wait_until(lambda: "nothing is published in it any more" in instance.status()["store"]["trouble"])
+    wait_until(lambda: instance.status()["store"]["trouble"])
     outputs, _ = instance.infer("predict", x=place.x)
     assert outputs["sum"].tolist() == place.x.sum(-1).tolist()
     assert instance.status()["ready"] is True

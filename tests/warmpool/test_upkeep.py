@@ -580,7 +580,7 @@ def test_a_store_that_was_moved_away_is_in_trouble_and_is_not_begun_again(tended
     async def story(world):
         root, elsewhere = world.bottom.root, world.bottom.root.with_name("elsewhere")
         sound = world.sound[world.paths[0]]
-        await world.until(lambda: sightings(world.bottom))
+        await world.until(lambda: world.upkeep._marked_s)  # nothing is being written
         root.rename(elsewhere)
         world.primary.cold(world.keys[0], "it is damaged", sound[:-1])
         world.upkeep.notice()
