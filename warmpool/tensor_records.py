@@ -37,19 +37,20 @@ def decoded(
         records: what the JSON says.
         tail: the bytes behind the JSON, None where no header announced any.
         field: what an error calls the list.
-        accept: is shown the tensors before a number is converted, those in JSON without their data.
+        accept: is shown the tensors before a number is converted, those in JSON without their data; not asked where
+            all came as bytes.
 
     Raises:
         BadInput: anything in it breaks the protocol, or `accept` refuses.
     """
     check_count(len(records), field)
     tensors = _described(records, tail, field)
-    if accept is not None:
+    in_json = [(index, record) for index, record in enumerate(records) if record.data is not msgspec.UNSET]
+    if in_json and accept is not None:
         accept(tensors)
-    for index, record in enumerate(records):
-        if record.data is not msgspec.UNSET:
-            where = f"{field}[{index}] ({record.name})"
-            tensors[record.name] = Tensor.of(record.datatype, record.data, record.shape, field=where)
+    for index, record in in_json:
+        where = f"{field}[{index}] ({record.name})"
+        tensors[record.name] = Tensor.of(record.datatype, record.data, record.shape, field=where)
     return tensors
 
 

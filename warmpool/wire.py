@@ -133,8 +133,8 @@ def decode_request(
     Args:
         body: The whole body.
         header_length: The value of `Inference-Header-Content-Length`, None where the request has no such header.
-        accept: Is shown the inputs before a number of them is converted: datatypes and shapes count, those in JSON
-            have no data yet. What it raises is the refusal.
+        accept: Is shown the inputs before a number in JSON is converted: datatypes and shapes count, those in JSON
+            have no data yet. What it raises is the refusal. Bytes need no conversion, and nobody is asked.
 
     Raises:
         BadInput: Anything in it breaks the protocol; the message names the field.
