@@ -19,7 +19,7 @@ File = Path | CacheError | ValueError
 def fetch_all(
     store: Store, paths: Iterable[str], *, show: Show | None = None, parallel: int = DOWNLOADS_PARALLEL
 ) -> dict[str, File]:
-    """For each path a local file, or the error that says why there is none; no error keeps the others from coming.
+    """For each path, in order, a local file or the error that says why there is none.
 
     Args:
         store: Its `local_path` is called in several threads. Nobody waits for them when the process ends.
@@ -46,7 +46,7 @@ def fetch_all(
     finally:
         while not wanted.empty():  # it ends early: nothing more is begun
             _next(wanted)
-    return files
+    return {path: files[path] for path in asked}
 
 
 def fetch(store: Store, path: str) -> File:

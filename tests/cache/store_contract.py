@@ -216,6 +216,7 @@ class StoreContract:
         shown: list[tuple[str, int]] = []
         paths = [*kept, "executables/none", "no path", "", *kept]
         fetched = fetch_all(store, paths, show=lambda *file: shown.append(file))
+        assert list(fetched) == list(dict.fromkeys(paths))
         assert isinstance(fetched.pop("executables/none"), NotStored)
         assert [type(fetched.pop(path)) for path in ("no path", "")] == [ValueError, ValueError]
         assert {path: read(file) for path, file in fetched.items()} == kept
