@@ -35,7 +35,8 @@ class Jobs:
     Attributes:
         from_stored: Whether the references are stored executables as far as there are any; else they are plain JAX.
         edges: Executables of exact shapes that no bucket has, with their files once they ran. They are references only,
-            kept so that new weights of the same programs compile nothing.
+            stored so that new weights of the same programs compile nothing. Who stores one takes it off the list.
+        edges_found: Keys of those that are in the store already.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Jobs:
         self._entries = 0  # that were begun or skipped
         self._expected = 0
         self.edges: list[tuple[Entry, Path]] = []
+        self.edges_found: set[str] = set()
         self.from_stored = False
 
     def plan(
@@ -96,7 +98,8 @@ class Jobs:
             found = {identity: (edge, find(edge)) for identity, edge in self._edges.items()}
             self._unpadded |= {identity: edge for identity, (edge, path) in found.items() if path}
             self._artifacts |= {edge.key: path for edge, path in found.values() if path}
-            self._found |= {edge.key for edge, path in found.values() if path}
+            self.edges_found = {edge.key for edge, path in found.values() if path}
+            self._found |= self.edges_found
         if self._machine.platform == "cpu" and not self.from_stored:
             having = [entry for entry in todo if self._draft.exported[entry.method].author]
             self._smallest = self._points.smallest(having)

@@ -43,6 +43,7 @@ class Known:
     recording: bool
     _stored: dict[tuple[str, str], ExecutableSpec] = field(default_factory=dict)
     _stored_proofs: tuple[ProofSpec, ...] = ()
+    _references: set[str] = field(default_factory=set)
     _said: bool = False
     _own: dict[tuple[str, str], tuple[ExecutableSpec, list[ProofSpec]]] = field(default_factory=dict)
 
@@ -57,6 +58,7 @@ class Known:
             target = self._read()
             self._stored = {(spec.method, spec.key): spec for spec in target.executables} if target else {}
             self._stored_proofs = target.proofs if target else ()
+            self._references.update(target.references if target else ())
 
     def add(self, entry: Entry, spec: ExecutableSpec, proofs: list[ProofSpec]) -> None:
         """An entry was proved here."""
@@ -64,6 +66,10 @@ class Known:
         if self.recording:
             self.read()
             self.store.put(self.path, encode(self.target()))
+
+    def refer(self, key: str) -> None:
+        """An executable that serves nothing is in the store, to prove these entries with other weights."""
+        self._references.add(key)
 
     def target(self) -> Target:
         """The target with what is known by now. A proof that the stored one counts already is not counted again."""
@@ -74,6 +80,7 @@ class Known:
             fingerprint=dict(self.fingerprint.ingredients),
             executables=tuple(spec for spec in found if spec),
             proofs=merged([*self._stored_proofs, *own]),
+            references=tuple(sorted(self._references)),
         )
 
     def _read(self) -> Target | None:

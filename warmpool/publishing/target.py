@@ -6,7 +6,8 @@ publishes that lack the same ones share the work (`warmpool.publishing.claims`).
 Where every executable is in the store and only the weights are new, nothing is compiled at all, no reference either:
 the answers of each bucket are then compared with those of the stored executables that need no padding for the same
 rows. These were compared with plain JAX when they were made, and weights are arguments to them. Below the smallest
-bucket there is none, so the references of those edges are stored as executables too, which no target lists.
+bucket there is none, so the references of those edges are stored as executables too, which serve nothing. They are
+stored before what they prove, so that nothing counts as proved that could not be proved so again.
 """
 
 from __future__ import annotations
@@ -123,10 +124,10 @@ class TargetMaker:
         with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor, claims:
             try:
                 jobs.plan(executor, todo, self.entries, stored, self._stored_file)
+                for key in jobs.edges_found:
+                    self.known.refer(key)
                 self._share(todo, jobs, claims)
                 jobs.end()
-                for edge, path in jobs.edges:
-                    self.store.put_file(executable_path(edge.key), path)
             except BaseException:
                 executor.shutdown(wait=False, cancel_futures=True)
                 self.children.close()  # ends what still runs, which leaving the block would wait for
@@ -166,6 +167,10 @@ class TargetMaker:
             raise
         spec, proofs = jobs.tried(entry)
         self.proved += 1
+        while jobs.edges:
+            edge, path = jobs.edges.pop()
+            self.store.put_file(executable_path(edge.key), path)
+            self.known.refer(edge.key)
         if jobs.compiled(entry) and entry.key not in self.compiled:
             self.store.put_file(executable_path(entry.key), artifact)
             self.compiled.add(entry.key)

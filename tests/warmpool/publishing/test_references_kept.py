@@ -1,0 +1,68 @@
+"""The references below the smallest bucket: recorded by every target, so that new weights compile nothing for ever."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cache.local_store import LocalStore
+from cache.opening import open_store
+from tests.warmpool.publishing.test_known import FIRST, SECOND, Publish
+from tests.warmpool.publishing.toy import Toy
+from warmpool.cache_commands.gc import collect
+from warmpool.cache_commands.verify import verify
+from warmpool.manifest import executable_path
+from warmpool.survey import survey
+
+DAY_S = 24 * 3600.0
+
+
+def test_references_are_recorded_with_the_next_proof_and_kept_by_whoever_adds_to_the_target(tmp_path: Path) -> None:
+    one, other = Publish(tmp_path), Publish(tmp_path)
+    one.known.refer("edge-b")
+    one.prove(FIRST)
+    assert one.stored().references == ("edge-b",)
+    other.known.refer("edge-a")
+    other.prove(SECOND)
+    assert other.stored().references == ("edge-a", "edge-b")
+    one.known.read()
+    assert one.known.target() == other.stored()
+
+
+def test_under_a_name_of_somebodys_choice_the_references_of_what_was_begun_do_not_count(tmp_path: Path) -> None:
+    one = Publish(tmp_path)
+    one.known.refer("edge-a")
+    one.prove(FIRST)
+    again = Publish(tmp_path, trusted=False)
+    again.known.read()
+    assert again.known.target().references == ()
+
+
+@pytest.mark.slow
+def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_removed(tmp_path: Path) -> None:
+    """Whichever version made the references, and however many versions of other weights there were since."""
+    toy = Toy(tmp_path)
+    first, heard = toy.publish()
+    assert (first.compiled, len(heard.compiled)) == (1, 3)
+    store = open_store(toy.settings)
+    bottom = LocalStore(toy.store)
+    for factor in (3.0, 4.0):
+        written_s = time.time() - 2 * DAY_S
+        bottom.put("executables/stray", b"x")
+        for entry in list(bottom.entries("")):
+            os.utime(toy.store / entry.path, (written_s, written_s))
+        swept = collect(store, survey(store), keep_s=90 * DAY_S, grace_s=DAY_S, dry_run=False)
+        removed = {entry.path for entry in swept.removed}
+        assert {path for path in removed if path.startswith(("executables/", "programs/"))} == {"executables/stray"}
+        summary, heard = toy.publish(factor=factor)
+        assert (summary.compiled, summary.reused, heard.compiled) == (0, 1, [])
+        for old in (version for version in survey(store).versions if not version.stable):
+            bottom.delete(f"models/toy/{old.manifest.version}/manifest.json")  # given up
+    (version,) = survey(store).versions
+    (target,) = version.targets.values()
+    assert len(target.references) == 1
+    assert {executable_path(key) for key in target.references} <= {entry.path for entry in bottom.entries("")}
+    assert verify(store, survey(store)).missing == {}
