@@ -32,9 +32,14 @@ def open_store(settings: StoreSettings, *, read_through: bool = False) -> Signed
         read_through: Whether what does not change is read from local copies where the store is a bucket. For who
             serves; who decides by what is there, or looks whether it is sound, has to see the store itself.
 
+    Returns:
+        The store, which trusts no key that it says itself is distrusted.
+
     Raises:
         ValueError: A setting has a value that is not allowed; the message names it.
+        StoreUnavailable: Which keys are distrusted cannot be read.
     """
+    stored = raw_store(settings.store)
     signer = Signer.read(Path(settings.signing_key)) if settings.signing_key else None
     keys = read_public_keys(Path(place.strip()) for place in settings.trusted_keys.split(",") if place.strip())
     if signer:
@@ -48,10 +53,11 @@ def open_store(settings: StoreSettings, *, read_through: bool = False) -> Signed
         )
     trust = Trust.of(keys, unsigned=settings.allow_unsigned, distrusted=_ids(settings.distrusted_keys))
     audit = Audit(settings.audit_log, acting(os.environ))
-    stored = raw_store(settings.store)
     nearer = _read_through(stored, settings) if read_through and settings.cache_bytes_max else stored
     encrypted = EncryptedStore(nearer, read_keys(settings.encryption_key))
-    return SignedStore(encrypted, trust, signer, stored, audit=audit)
+    store = SignedStore(encrypted, trust, signer, stored, audit=audit)
+    store.refresh_trust()
+    return store
 
 
 def raw_store(uri: str) -> Store:

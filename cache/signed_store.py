@@ -68,15 +68,7 @@ class SignedStore:
         data = self.inner.get(path, bytes_max=bytes_max)
         if bytes_max is not None:  # a look at the start of it, which nothing is decided by
             return data
-        try:
-            if _is_document(path):
-                return unseal(path, data, self.trust)
-            if _is_artifact(path):
-                artifact.verify(repr(path), data, self.trust)
-        except Untrusted as error:
-            self.audit.record("refuse", path=path, reason=error.reason)
-            raise
-        return data
+        return self._checked(path, data)
 
     def put(self, path: str, data: bytes) -> None:
         self.inner.put(path, self._signed(path, data))
@@ -103,17 +95,33 @@ class SignedStore:
         self.inner.discard(path)
 
     def get_versioned(self, path: str) -> tuple[bytes, str]:
-        return self.inner.get_versioned(path)
+        """As `get`, with the generation of what is stored."""
+        data, generation = self.inner.get_versioned(path)
+        return self._checked(path, data), generation
 
     def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
-        return self.inner.put_if(path, data, generation)
+        return self.inner.put_if(path, self._signed(path, data), generation)
 
     def delete_if(self, path: str, generation: str) -> bool:
         return self.inner.delete_if(path, generation)
 
+    def _checked(self, path: str, data: bytes) -> bytes:
+        """The content of what is stored, once its signature is found to count."""
+        try:
+            if _is_document(path):
+                return unseal(path, data, self.trust)
+            if _is_artifact(path):
+                artifact.verify(repr(path), data, self.trust)
+        except Untrusted as error:
+            self.audit.record("refuse", path=path, reason=error.reason)
+            raise
+        return data
+
     def _signed(self, path: str, data: bytes) -> bytes:
         if not (_is_document(path) or _is_artifact(path)):
             return data
+        if _is_document(path) and self.signer:
+            self.refresh_trust()  # documents make things visible, at the end of work that took its time
         if self.signer is None:
             if not self.trust.unsigned:
                 raise Untrusted(repr(path), "it cannot be stored unsigned: give a signing key")

@@ -104,6 +104,8 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
         store = open_store(settings, read_through=True)
     except ValueError as error:
         raise SettingError(str(error)) from None
+    except CacheError as error:
+        raise StoreFailed(f"store {settings.store!r}: {error}") from error
     start_ns = process_start_ns()
     cold_start = ColdStart("cold start", start_ns)
     imported_ns = time.time_ns()

@@ -95,6 +95,16 @@ def test_distrusted_keys_are_distrusted_though_their_files_are_there(opened, key
         store.get(PATH)
 
 
+def test_who_opens_a_store_trusts_no_key_that_it_says_is_distrusted(opened, keys):
+    first = opened(signing_key=str(keys / "signer"))
+    first.put(PATH, BODY)
+    first.put(f"distrusted/{SIGNER.key_id}", b"{}")
+    store = opened(trusted_keys=str(keys))
+    assert store.trust.distrusted == {SIGNER.key_id}
+    with pytest.raises(Untrusted, match="which is distrusted"):
+        store.get(PATH)
+
+
 @pytest.mark.parametrize("wrong", ["x", SIGNER.key_id[:16], SIGNER.key_id + "0", "g" * 64, "keys/signer.pub"])
 def test_what_is_no_id_of_a_key_is_refused(opened, keys, wrong):
     with pytest.raises(ValueError, match=f"^distrusted_keys has '{wrong}': the id of a key is 64 hex digits"):

@@ -218,6 +218,24 @@ def test_the_rest_is_the_inner_stores(store, inner):
     assert repr(store) == f"SignedStore({inner!r})"
 
 
+def test_a_document_that_is_stored_on_a_condition_is_sealed_and_read_with_its_generation(store, inner):
+    first = store.put_if(DOCUMENTS[0], BODY, None)
+    assert inner.get_versioned(DOCUMENTS[0]) == (seal(DOCUMENTS[0], BODY, SIGNER), first)
+    assert store.get_versioned(DOCUMENTS[0]) == (BODY, first)
+    assert store.put_if(DOCUMENTS[0], BODY, None) is None
+    second = store.put_if(DOCUMENTS[0], b"[]\n", first)
+    assert store.get_versioned(DOCUMENTS[0]) == (b"[]\n", second)
+    assert store.delete_if(DOCUMENTS[0], str(second))
+
+
+@pytest.mark.parametrize("path", [DOCUMENTS[0], ARTIFACTS[0]])
+def test_what_nobody_trusted_signed_is_refused_with_its_generation_too(store, inner, path):
+    content = BODY if path in DOCUMENTS else ARTIFACT
+    SignedStore(inner, ANYONE, STRANGER).put(path, content)
+    with pytest.raises(Untrusted, match=f"^'{path}' is not trusted: it is signed by the key {STRANGER.key_id[:16]}"):
+        store.get_versioned(path)
+
+
 # Trust that is taken away
 
 
@@ -235,11 +253,14 @@ def test_a_key_that_the_store_says_is_distrusted_counts_no_more(store, inner):
     assert reader.get(DOCUMENTS[0]) == BODY
 
 
-def test_who_signs_with_a_key_that_becomes_distrusted_stores_nothing_more(store, inner):
+def test_who_signs_with_a_key_that_becomes_distrusted_makes_nothing_visible_any_more(store, inner):
+    """It is looked up before a document is signed: a publish takes minutes."""
     inner.put(f"distrusted/{SIGNER.key_id}", b"")
-    store.refresh_trust()
+    for put in (lambda: store.put(DOCUMENTS[0], BODY), lambda: store.put_if(DOCUMENTS[0], BODY, None)):
+        with pytest.raises(Untrusted, match="which would sign it, is distrusted"):
+            put()
     with pytest.raises(Untrusted, match="which would sign it, is distrusted"):
-        store.put(DOCUMENTS[0], BODY)
+        store.put(ARTIFACTS[0], ARTIFACT)
     assert files_of(inner) == [f"distrusted/{SIGNER.key_id}"]
 
 

@@ -56,7 +56,6 @@ def test_nothing_more_is_signed_by_it(cared, capsys):
     cared.run(capsys, "distrust", SIGNER.key_id)
     settings = StoreSettings(store=str(cared.bottom.root), signing_key=str(cared.keys / "signer"))
     store = open_store(settings)
-    store.refresh_trust()
     with pytest.raises(Untrusted, match="which would sign it, is distrusted"):
         store.put("models/toy/serving.json", b"{}\n")
 

@@ -23,10 +23,8 @@ def store_settings(args: argparse.Namespace) -> StoreSettings:
 
 
 def opened(args: argparse.Namespace) -> SignedStore:
-    """The store of flags and environment, with the keys that it says are distrusted. Raises ValueError, CacheError."""
-    store = open_store(store_settings(args))
-    store.refresh_trust()
-    return store
+    """The store of flags and environment. Raises ValueError, CacheError."""
+    return open_store(store_settings(args))
 
 
 @contextmanager
