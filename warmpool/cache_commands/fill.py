@@ -10,6 +10,8 @@ import argparse
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -60,13 +62,13 @@ def main(args: argparse.Namespace) -> int:
     # A target that cannot be read is made anew.
     problems = {path: problem for path, problem in found.problems.items() if "/targets/" not in path}
     start_s = time.monotonic()
-    with shown_on(sys.stderr) as progress, Children(Limits()) as children:
-        machines = children.machines(args.platform)
-        filled = [
-            _fill(store, version, machine, children, progress, retry_failed=args.retry_failed)
-            for version in versions
-            for machine in machines
-        ]
+    filled: list[Filled] = []
+    with shown_on(sys.stderr) as progress, ExitStack() as stack:
+        children = stack.enter_context(Children(Limits()))
+        for version, machine in product(versions, children.machines(args.platform) if versions else ()):
+            if not children.alive:  # a failure ends them, with whatever they were doing
+                children = stack.enter_context(Children(Limits()))
+            filled.append(_fill(store, version, machine, children, progress, retry_failed=args.retry_failed))
     seconds = round(time.monotonic() - start_s, 3)
     if args.json:
         result = {"filled": filled, "problems": problems, "wanted": wanted(store), "seconds": seconds}

@@ -53,13 +53,14 @@ class Toy:
     """Publishes toy models into one signed store.
 
     Args:
-        folder: An empty folder for the store, the author's files and the key.
+        folder: A folder for the store, the author's files and the key, empty or with what another one put there.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = folder / "store"
-        Signer.generate().write(folder / "key")
+        if not (folder / "key").exists():
+            Signer.generate().write(folder / "key")
         self.settings = StoreSettings(store=str(self.store), signing_key=str(folder / "key"))
 
     def model_file(self, factor: float = 2.0, *, sizes: tuple[int, ...] = (1,), name: str = "toy") -> Path:
