@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,25 @@ from warmpool.publishing.slots import Slots
 from warmpool.publishing.subject import Sizes
 
 
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A reference that is stored: the exact shape as an entry, its point, its artifact, and what it answered there."""
+
+    entry: Entry
+    point: Point
+    artifact: Path
+    outputs: Path
+
+
 class Jobs:
     """Runs children for a list of entries.
 
     Attributes:
         from_stored: Whether the references are stored executables as far as there are any; else they are plain JAX.
-        edges: Executables of exact shapes that no bucket has, with their files once they ran. They are references only,
-            stored so that new weights of the same programs compile nothing. Who stores one takes it off the list.
+        edges: Executables of exact shapes that no bucket has, once they ran. They are references only, stored so that
+            new weights of the same programs compile nothing. Who stores one takes it off the list.
         edges_found: Keys of those that are in the store already.
+        references_compiled: How many references were compiled, for want of stored ones.
     """
 
     def __init__(
@@ -66,8 +78,9 @@ class Jobs:
         self._points = Points(draft, stored=False)
         self._entries = 0  # that were begun or skipped
         self._expected = 0
-        self.edges: list[tuple[Entry, Path]] = []
+        self.edges: list[Edge] = []
         self.edges_found: set[str] = set()
+        self.references_compiled = 0
         self.from_stored = False
 
     def plan(
@@ -158,6 +171,7 @@ class Jobs:
         if identity not in self._references:
             stands = self.from_stored and identity in self._unpadded
             begin = self._run_stored if stands else self._run_plain
+            self.references_compiled += not stands
             self._references[identity] = self._executor.submit(begin, entry, point)
         return self._references[identity]
 
@@ -178,11 +192,7 @@ class Jobs:
         points = self._points.of(entry)
         names = [bucket_name(point) for point in points]
         references = {name: str(self._references[entry.method, name].result()) for name in names}
-        argument = self._argument(entry, artifact=str(artifact), references=references, points=points)
-        with self._slots.exclusive():
-            result = self._children.run("trial", argument, self._place(entry, "its trial run"))
-        if result["failure"]:
-            raise ProofFailed(f"model {self._draft.manifest.model!r}, method {entry.method!r}: {result['failure']}")
+        result = self._trial(entry, artifact, references, points)
         self._progress.step(f"proved {entry.name}, {result['cost_us'] / 1000:.3g} ms a run")
         spec = ExecutableSpec(
             key=entry.key,
@@ -194,6 +204,25 @@ class Jobs:
             size_bytes=artifact.stat().st_size,
         )
         return spec, msgspec.convert(result["proofs"], list[ProofSpec])
+
+    def try_edge(self, edge: Edge) -> None:
+        """Load a reference's executable, which so far only who compiled it ran, and compare it with that run.
+
+        Raises:
+            ProofFailed: It does not answer like the one that was compiled.
+            PublishError: A child failed.
+        """
+        self._trial(edge.entry, edge.artifact, {bucket_name(edge.point): str(edge.outputs)}, [edge.point])
+
+    def _trial(
+        self, entry: Entry, artifact: Path, references: dict[str, str], points: Sequence[Point]
+    ) -> dict[str, Any]:
+        argument = self._argument(entry, artifact=str(artifact), references=references, points=points)
+        with self._slots.exclusive():
+            result = self._children.run("trial", argument, self._place(entry, "its trial run"))
+        if result["failure"]:
+            raise ProofFailed(f"model {self._draft.manifest.model!r}, method {entry.method!r}: {result['failure']}")
+        return result
 
     def _compile(self, entry: Entry) -> Path:
         artifact = self._artifact_file(entry)
@@ -216,7 +245,7 @@ class Jobs:
             return self._run_reference("reference", entry, point, artifact=None, **self._program(program))
         artifact = self._artifact_file(edge)
         outputs = self._run_reference("reference", edge, point, artifact=str(artifact), **self._program(program))
-        self.edges.append((edge, artifact))
+        self.edges.append(Edge(edge, point, artifact, outputs))
         return outputs
 
     def _run_author(self, method: str, author: Author, point: Point, reference: Future[Path]) -> None:

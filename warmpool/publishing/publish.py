@@ -53,7 +53,10 @@ class Options:
 
 
 class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done for one kind of machine; `taken` of its executables others compiled meanwhile."""
+    """What was done for one kind of machine; `taken` of its executables others compiled meanwhile.
+
+    `references` were compiled to prove the executables with.
+    """
 
     platform: str
     fingerprint: str
@@ -61,6 +64,7 @@ class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
     compiled: int
     taken: int
     proved: int
+    references: int
     proofs: tuple[ProofSpec, ...]
 
 
@@ -72,6 +76,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     compiled: int
     reused: int
+    references: int
     seconds: float
     machines: tuple[MachineSummary, ...]
     notes: tuple[str, ...]
@@ -81,7 +86,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         if self.compiled:
             work = f"{self.compiled} executables compiled, {self.reused} taken from the store"
         else:
-            work = f"nothing compiled, all {self.reused} executables are in the store"
+            but = f" but references ({self.references})" if self.references else ""
+            work = f"nothing compiled{but}, all {self.reused} executables are in the store"
         return f"published {self.model} {self.version} in {self.seconds:.1f} s: {work}"
 
 
@@ -126,6 +132,7 @@ def publish(options: Options, progress: Progress) -> Summary:
             compiled=one.compiled,
             taken=one.taken,
             proved=one.proved,
+            references=one.references,
             proofs=one.target.proofs,
         )
         for machine, one in zip(machines, made, strict=True)
@@ -136,6 +143,7 @@ def publish(options: Options, progress: Progress) -> Summary:
         store=options.store.store,
         compiled=sum(part.compiled for part in parts),
         reused=sum(part.executables - part.compiled for part in parts),
+        references=sum(part.references for part in parts),
         seconds=round(time.monotonic() - start_s, 3),
         machines=parts,
         notes=tuple(notes),

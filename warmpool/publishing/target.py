@@ -40,13 +40,17 @@ _BEGUN_MAX_A_THREAD = 2  # entries begun ahead, so that no thread runs out of wo
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A target and what it took: executables compiled here, compiled by others meanwhile, and proved here."""
+    """A target and what it took: executables compiled here, compiled by others meanwhile, and proved here.
+
+    `references` were compiled here too, to prove them with.
+    """
 
     target: Target
     path: str
     compiled: int
     taken: int
     proved: int
+    references: int
 
 
 class TargetMaker:
@@ -94,6 +98,7 @@ class TargetMaker:
         )
         self.compiled: set[str] = set()
         self.proved = 0
+        self.references = 0
 
     def make(self) -> Made:
         """Compile, prove and store what is missing; the target itself is left to the caller to store.
@@ -109,7 +114,14 @@ class TargetMaker:
         if todo:
             self._work(todo, stored)
         taken = len(missing - self.compiled)
-        return Made(self.known.target(), self.path, compiled=len(self.compiled), taken=taken, proved=self.proved)
+        return Made(
+            self.known.target(),
+            self.path,
+            compiled=len(self.compiled),
+            taken=taken,
+            proved=self.proved,
+            references=self.references,
+        )
 
     def _work(self, todo: list[Entry], stored: dict[str, Path]) -> None:
         jobs = Jobs(self.draft, self.machine, self.children, self.progress, self.store.trust, self._exact)
@@ -128,6 +140,7 @@ class TargetMaker:
                     self.known.refer(key)
                 self._share(todo, jobs, claims)
                 jobs.end()
+                self.references = jobs.references_compiled
             except BaseException:
                 executor.shutdown(wait=False, cancel_futures=True)
                 self.children.close()  # ends what still runs, which leaving the block would wait for
@@ -168,9 +181,10 @@ class TargetMaker:
         spec, proofs = jobs.tried(entry)
         self.proved += 1
         while jobs.edges:
-            edge, path = jobs.edges.pop()
-            self.store.put_file(executable_path(edge.key), path)
-            self.known.refer(edge.key)
+            edge = jobs.edges.pop()
+            jobs.try_edge(edge)
+            self.store.put_file(executable_path(edge.entry.key), edge.artifact)
+            self.known.refer(edge.entry.key)
         if jobs.compiled(entry) and entry.key not in self.compiled:
             self.store.put_file(executable_path(entry.key), artifact)
             self.compiled.add(entry.key)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cache.artifact import Header, pack
 from cache.local_store import LocalStore
 from cache.opening import open_store
 from tests.warmpool.publishing.test_known import FIRST, SECOND, Publish
 from tests.warmpool.publishing.toy import Toy
 from warmpool.cache_commands.gc import collect
 from warmpool.cache_commands.verify import verify
+from warmpool.errors import PublishError
 from warmpool.manifest import executable_path
+from warmpool.publishing.jobs import Jobs
 from warmpool.survey import survey
 
 DAY_S = 24 * 3600.0
@@ -66,3 +70,38 @@ def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_rem
     assert len(target.references) == 1
     assert {executable_path(key) for key in target.references} <= {entry.path for entry in bottom.entries("")}
     assert verify(store, survey(store)).missing == {}
+
+
+@pytest.mark.slow
+def test_a_reference_that_does_not_load_again_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who compiled it ran it, which says nothing of what was serialised."""
+    toy = Toy(tmp_path)
+    really = Jobs._run_reference
+
+    def damaging(self: Jobs, worker: str, entry: Any, point: Any, **more: Any) -> Path:
+        outputs = really(self, worker, entry, point, **more)
+        if more["artifact"]:
+            Path(more["artifact"]).write_bytes(pack(Header(key=entry.key, ingredients=entry.ingredients), b"no code"))
+        return outputs
+
+    monkeypatch.setattr(Jobs, "_run_reference", damaging)
+    with pytest.raises(PublishError, match="its trial run"):
+        toy.publish()
+    assert LocalStore(toy.store).names("executables") == []
+
+
+@pytest.mark.slow
+def test_a_publish_that_compiles_nothing_but_references_says_so(tmp_path: Path) -> None:
+    toy = Toy(tmp_path)
+    first, _ = toy.publish()
+    assert (first.compiled, first.references) == (1, 2)
+    (version,) = survey(open_store(toy.settings)).versions
+    for target in version.targets.values():
+        for key in target.references:
+            LocalStore(toy.store).delete(executable_path(key))
+    again, heard = toy.publish(factor=3.0)
+    assert (again.compiled, again.references, len(heard.compiled)) == (0, 1, 1)
+    assert "nothing compiled but references (1), all 1 executables are in the store" in str(again)
+    last, heard = toy.publish(factor=4.0)
+    assert (last.compiled, last.references, heard.compiled) == (0, 0, [])
+    assert "nothing compiled, all" in str(last)
