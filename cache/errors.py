@@ -3,7 +3,8 @@
 CacheError
 ├── NotStored        nothing is stored under this path: make it
 ├── Damaged          the bytes are not what was stored: set them aside, make it again
-├── Untrusted        whole, but not signed by a key that is trusted here: set it aside, make it again
+├── Untrusted        whole, but not signed by a key that is known here: refuse it, another reader may trust it
+│   └── Discredited  its signature is false, or that of a distrusted key: set it aside, make it again
 ├── Foreign          whole, but made for another machine or program: look for another entry, or make one
 ├── Refused          XLA would not load or run it: treat it as damaged
 ├── CompileFailed    it was compiled and that failed: change the program or the machine, or ask for another try
@@ -35,12 +36,16 @@ class Damaged(CacheError):
 
 
 class Untrusted(CacheError):
-    """Whole, but nobody who is trusted here has signed it."""
+    """Whole, but nobody who is known here has signed it: that says as much of this reader as of the object."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what} is not trusted: {reason}")
         self.what = what
         self.reason = reason
+
+
+class Discredited(Untrusted):
+    """Its signature is not that of the key it names, or that key is distrusted: no reader should take it."""
 
 
 class Foreign(CacheError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cache.errors import Untrusted
+from cache.errors import Discredited, Untrusted
 
 if TYPE_CHECKING:  # 11 ms of import, which only a process that meets a signature pays
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -124,21 +124,25 @@ class Trust:
         }
 
     def check(self, what: str, domain: str, digest: bytes, signature: Signature | None) -> None:
-        """Raise Untrusted unless a trusted key signed what has this SHA-256, or unsigned things are taken."""
+        """Raise Untrusted unless a trusted key signed what has this SHA-256, or unsigned things are taken.
+
+        Raises:
+            Discredited: The key is distrusted, or the signature is not its: that is so for every reader.
+        """
         if signature is None:
             if not self.unsigned:
                 raise Untrusted(what, "it is not signed")
             return
         shown = signature.signed_by[:SHOWN_DIGITS]
         if signature.signed_by in self.distrusted:
-            raise Untrusted(what, f"it is signed by the key {shown}, which is distrusted")
+            raise Discredited(what, f"it is signed by the key {shown}, which is distrusted")
         public = self.keys.get(signature.signed_by)
         if public is None:
             if not self.unsigned:
                 raise Untrusted(what, f"it is signed by the key {shown}, which is not trusted here")
             return
         if not _verifies(public, signature.signature, _message(domain, digest)):
-            raise Untrusted(what, f"its signature is not that of the key {shown}")
+            raise Discredited(what, f"its signature is not that of the key {shown}")
 
 
 ANYONE = Trust(unsigned=True)

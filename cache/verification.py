@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cache.artifact import Kind, unpack
-from cache.errors import Damaged, Foreign, NotStored, StoreUnavailable, Untrusted
+from cache.errors import Damaged, Discredited, Foreign, NotStored, StoreUnavailable, Untrusted
 from cache.ingredients import digest_ingredients
 from cache.quarantine import Kept, quarantine
 from cache.signed_store import SignedStore
@@ -20,12 +20,12 @@ class Checked:
 
     Attributes:
         fault: What is wrong with it, "" if nothing is.
-        untrusted: Whether that is its signature alone.
+        unknown: Whether that is only that nobody who is known here signed it: other readers may know who did.
         ingredients: What a sound artifact was made of.
     """
 
     fault: str = ""
-    untrusted: bool = False
+    unknown: bool = False
     ingredients: dict[str, str] = field(default_factory=dict)
 
 
@@ -39,14 +39,16 @@ def check(store: SignedStore, path: str) -> Checked:
     try:
         return Checked(ingredients=_read(store, path))
     except Untrusted as error:
-        return Checked(f"it is not trusted: {error.reason}", untrusted=True)
+        return Checked(f"it is not trusted: {error.reason}", unknown=not isinstance(error, Discredited))
     except Damaged as error:
         return Checked(f"it is damaged: {error.reason}")
     except Foreign as error:
         return Checked(f"it was made for something else ({error.shown})")
 
 
-def set_aside(store: SignedStore, path: str, reason: str = "", generation: str | None = None) -> Kept | None:
+def set_aside(
+    store: SignedStore, path: str, reason: str = "", generation: str | None = None, *, unknown: bool = False
+) -> Kept | None:
     """Quarantine an object, and tell the audit log.
 
     Args:
@@ -55,6 +57,8 @@ def set_aside(store: SignedStore, path: str, reason: str = "", generation: str |
         reason: What is wrong with it; "": it is looked at once more, so that one which took its place since it was
             found to be faulty stays if it is sound.
         generation: Of the one that the reason is about; None: whatever is there now.
+        unknown: Whether it goes, too, if only nobody who is known here signed it. Who knows fewer keys than others
+            would take from them what they trust.
 
     Returns:
         What is kept; None if it is gone, another one took its place, or nothing is wrong with it.
@@ -67,7 +71,8 @@ def set_aside(store: SignedStore, path: str, reason: str = "", generation: str |
         if not reason:
             if not path.startswith("weights/"):
                 generation = store.bottom.get_versioned(path)[1]
-            reason = check(store, path).fault
+            found = check(store, path)
+            reason = "" if found.unknown and not unknown else found.fault
         kept = quarantine(store.bottom, path, reason, generation) if reason else None
     except NotStored:
         return None

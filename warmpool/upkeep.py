@@ -156,6 +156,8 @@ class Upkeep:
             return None
         if deadly and self._given.setdefault(key, content) == content:
             self._set_aside(path, reason, generation)
+        elif checked.unknown:  # perhaps only this instance lacks a key: what others trust is not its to move
+            return None
         elif checked.fault:
             self._set_aside(path)
         elif tried != {content}:

@@ -72,6 +72,7 @@ def test_a_sound_store_is_said_to_be_so(cared, capsys, verify):
             "checked": len(before),
             "checked_bytes": size_bytes,
             "faults": {},
+            "untrusted": {},
             "quarantined": [],
             "missing": {},
             "problems": {},
@@ -111,25 +112,10 @@ DAMAGES = {
         lambda it, path: it.bottom.get(it.executables(CPU)[1]),
         "it was made for something else (key: wanted ",
     ),
-    "an executable that nobody signed": (
-        lambda it: it.executables(CPU)[0],
-        lambda it, path: signed_by(it, None, path),
-        "it is not trusted: it is not signed",
-    ),
-    "an executable that a stranger signed": (
-        lambda it: it.executables(CPU)[0],
-        lambda it, path: signed_by(it, STRANGER, path),
-        f"it is not trusted: it is signed by the key {STRANGER.key_id[:16]}, which is not trusted here",
-    ),
     "a program with a bit flipped": (
         lambda it: f"programs/{hashlib.sha256(b'p').hexdigest()}",
         lambda it, path: flip(it.bottom.get(path)),
         "it is damaged: its digest does not match its content",
-    ),
-    "a program that a stranger signed": (
-        lambda it: f"programs/{hashlib.sha256(b'p').hexdigest()}",
-        lambda it, path: signed_by(it, STRANGER, path),
-        "it is not trusted: it is signed by the key ",
     ),
     "weights with a byte flipped": (
         lambda it: f"weights/{hashlib.sha256(b'w' * 100).hexdigest()}",
@@ -140,11 +126,6 @@ DAMAGES = {
         lambda it: MANIFEST,
         lambda it, path: it.bottom.get(path).replace(b'"float32"', b'"float64"'),
         f"it is not trusted: its signature is not that of the key {SIGNER.key_id[:16]}",
-    ),
-    "a manifest whose signature was taken off": (
-        lambda it: MANIFEST,
-        lambda it, path: it.store.get(path),
-        "it is not trusted: it is not signed",
     ),
     "a manifest in another version's place": (
         lambda it: "models/toy/0/manifest.json",
@@ -215,8 +196,9 @@ def test_everything_at_once(cared, verify):
 
 
 def test_a_dry_run_says_the_same_and_moves_nothing(cared, capsys, verify):
-    for path in (cared.executables(CPU)[1], MANIFEST):
-        cared.bottom.put(path, flip(cared.bottom.get(path)))
+    damaged = cared.executables(CPU)[1]
+    cared.bottom.put(damaged, flip(cared.bottom.get(damaged)))
+    cared.bottom.put(MANIFEST, cared.bottom.get(MANIFEST).replace(b'"float32"', b'"float64"'))
     cared.bottom.delete(cared.executables(TPU)[0])
     before = cared.content()
     status, dry = verify("--dry-run")
@@ -348,18 +330,59 @@ def test_a_document_of_a_release_to_come_is_a_problem_and_stays_where_it_is(care
 # Whose signature counts
 
 
-def test_with_the_wrong_keys_nothing_is_moved_and_one_line_says_so(cared, capsys):
+# By who signed it: its path, its content, and what is said of that.
+UNKNOWN = {
+    "an executable that nobody signed": (
+        lambda it: it.executables(CPU)[0],
+        lambda it, path: signed_by(it, None, path),
+        "it is not trusted: it is not signed",
+    ),
+    "an executable that a stranger signed": (
+        lambda it: it.executables(CPU)[0],
+        lambda it, path: signed_by(it, STRANGER, path),
+        f"it is not trusted: it is signed by the key {STRANGER.key_id[:16]}, which is not trusted here",
+    ),
+    "a program that a stranger signed": (
+        lambda it: f"programs/{hashlib.sha256(b'p').hexdigest()}",
+        lambda it, path: signed_by(it, STRANGER, path),
+        "it is not trusted: it is signed by the key ",
+    ),
+    "a manifest whose signature was taken off": (
+        lambda it: MANIFEST,
+        lambda it, path: it.store.get(path),
+        "it is not trusted: it is not signed",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_what_nobody_who_is_known_here_signed_stays_and_is_moved_only_if_that_is_asked_for(cared, verify, what):
+    """Others may know who did; and nothing is compiled anew for who lacks a key."""
+    path_of, content, reason = UNKNOWN[what]
+    path = path_of(cared)
+    cared.bottom.put(path, content(cared, path))
+    before = cared.content()
+    status, result = verify()
+    assert (status, result["faults"], result["quarantined"], result["wanted"]) == (1, {}, [], [])
+    assert list(result["untrusted"]) == [path]
+    assert result["untrusted"][path].startswith(reason)
+    assert path not in result["problems"]
+    assert cared.content() == before
+    status, moved = verify("--quarantine-untrusted")
+    assert (status, moved["untrusted"], moved["faults"]) == (1, {}, result["untrusted"])
+    assert [kept["path"] for kept in moved["quarantined"]] == [path]
+    assert moved["wanted"] == ([key_of(path)] if path.startswith("executables/") else [])
+
+
+def test_with_the_wrong_keys_nothing_is_moved_and_a_person_is_told_what_to_do(cared, capsys):
     before = cared.content()
     wrong = ("--trusted-keys", str(cared.keys / "stranger.pub"))
-    for flags in ((), ("--json",)):
-        outcome = cared.run(capsys, "verify", *flags, trusting=wrong)
-        assert (outcome.status, outcome.out) == (1, "")
-        (line,) = outcome.err.splitlines()
-        signed = len([path for path in before if not path.startswith("weights/")])
-        assert line.startswith(f"warmpool cache: verify: none of the {signed} signed objects is signed by a key that")
-        assert "are these the right keys? Nothing was moved" in line
-    assert cared.content() == before
-    assert cared.run(capsys, "verify", "--dry-run", trusting=wrong).status == 1
+    signed = [path for path in before if not path.startswith("weights/")]
+    outcome = cared.run(capsys, "verify", trusting=wrong)
+    assert (outcome.status, outcome.err) == (1, "")
+    lines = outcome.out.splitlines()
+    assert f"{len(signed)} objects are signed by nobody who is known here: give the keys of" in lines[-1]
+    assert len([line for line in lines if line.startswith("left ")]) == len(signed)
     assert cared.content() == before
 
 

@@ -20,7 +20,7 @@ from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from cache.wanted import wanted
 from tests.cache.meddling import MeddledStore
-from tests.warmpool.cared_store import COLLEAGUE, CPU, SIGNER, TPU, CaredStore
+from tests.warmpool.cared_store import COLLEAGUE, CPU, SIGNER, STRANGER, TPU, CaredStore
 from warmpool import upkeep
 from warmpool.load_plan import LoadPlan
 from warmpool.upkeep import Upkeep
@@ -460,6 +460,24 @@ def test_what_a_distrusted_key_signed_is_set_aside_and_asked_for_again(tended):
         world.upkeep.notice()
         await world.until(lambda: world.asked[1] == [key])
         assert world.asked[0][path].endswith("which is distrusted")
+
+    tended(story)
+
+
+@pytest.mark.parametrize("signer", [STRANGER, None], ids=["by a key that is not known here", "by nobody"])
+def test_what_is_signed_by_nobody_this_instance_knows_stays_for_others_and_is_not_asked_for(tended, signer):
+    """An instance that lacks a key of the fleet's would dismantle the store for all of it."""
+
+    async def story(world):
+        path, key = world.paths[0], world.keys[0]
+        theirs = world.another(path, signer=signer)
+        world.bottom.put(path, theirs)
+        world.primary.cold(key, "it is not trusted", theirs)
+        world.upkeep.notice()
+        await world.looked()
+        assert (world.bottom.get(path), world.asked, world.primary.given) == (theirs, ({}, []), [])
+        world.bottom.put(path, world.another(path))
+        await world.until(lambda: world.primary.given)
 
     tended(story)
 

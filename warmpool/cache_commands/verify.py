@@ -1,7 +1,7 @@
 """`warmpool cache verify`: read every object of a store, set aside what is damaged, ask for what has to be made again.
 
-Signatures count as the given keys say. Where not one object bears a signature that counts, these are more likely the
-wrong keys than a store of forgeries: then nothing is moved, unless that is asked for.
+Signatures count as the given keys say. What no key that is given here signed is reported and stays, for others may know
+who did; a false signature, or that of a distrusted key, is a fault.
 """
 
 from __future__ import annotations
@@ -29,10 +29,6 @@ FOLDERS = ("executables", "programs", "weights", "models", "jax-cache")
 _MADE_FOR = "fingerprint."
 
 
-class WrongKeys(ValueError):
-    """Nothing in the store is signed by a key that is trusted here."""
-
-
 @dataclass(slots=True)
 class Verified:
     """What a verification found; everything but `objects` is a reason by path.
@@ -44,6 +40,7 @@ class Verified:
         missing: What is not there, and manifests or targets need.
         problems: Documents that are not to be moved: whole, but not understood here, or naming what is for others.
         wanted: Keys of executables that are needed, and missing or faulty.
+        unknown_too: Whether it is a fault, too, that nobody who is known here signed an object.
     """
 
     objects: dict[str, Checked] = field(default_factory=dict)
@@ -52,11 +49,18 @@ class Verified:
     missing: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     wanted: dict[str, str] = field(default_factory=dict)
+    unknown_too: bool = False
 
     @property
     def faults(self) -> dict[str, str]:
         """What is to be set aside."""
-        return {path: checked.fault for path, checked in self.objects.items() if checked.fault} | self.misplaced
+        found = {path: one.fault for path, one in self.objects.items() if self.unknown_too or not one.unknown}
+        return {path: fault for path, fault in found.items() if fault} | self.misplaced
+
+    @property
+    def untrusted(self) -> dict[str, str]:
+        """What stays, though nobody who is known here signed it."""
+        return {path: one.fault for path, one in self.objects.items() if one.unknown and not self.unknown_too}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,25 +70,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quarantine-untrusted",
         action="store_true",
-        help="set aside what is not trusted even where nothing at all is signed by a trusted key",
+        help="set aside what is not signed, or by a key that is not given here, too: nobody in the fleet has it then",
     )
 
 
 def main(args: argparse.Namespace) -> int:
     """Verify; 0 when everything is sound and there, 1 if something is not."""
     store = opened(args)
-    found = verify(store, survey(store))
+    unknown_too = args.quarantine_untrusted
+    found = verify(store, survey(store), unknown_too=unknown_too)
     quarantined: list[Kept] = []
     if not args.dry_run:
-        if not args.quarantine_untrusted:
-            _require_right_keys(found)
-        quarantined = [kept for path in found.faults if (kept := set_aside(store, path, found.misplaced.get(path, "")))]
+        quarantined = [
+            kept
+            for path in found.faults
+            if (kept := set_aside(store, path, found.misplaced.get(path, ""), unknown=unknown_too))
+        ]
         for key, reason in found.wanted.items():
             want(store, key, reason)
     result = {
         "checked": len(found.objects),
         "checked_bytes": found.read_bytes,
         "faults": found.faults,
+        "untrusted": found.untrusted,
         "quarantined": [msgspec.to_builtins(kept) for kept in quarantined],
         "missing": found.missing,
         "problems": found.problems,
@@ -94,12 +102,12 @@ def main(args: argparse.Namespace) -> int:
         print(msgspec.json.encode(result).decode())
     else:
         _show(result, dry_run=args.dry_run)
-    return 1 if found.faults or found.missing or found.problems else 0
+    return 1 if found.faults or found.untrusted or found.missing or found.problems else 0
 
 
-def verify(store: SignedStore, surveyed: Survey) -> Verified:
+def verify(store: SignedStore, surveyed: Survey, *, unknown_too: bool = False) -> Verified:
     """Read every object that has a digest or a signature, and see that all is there that manifests and targets need."""
-    found = Verified()
+    found = Verified(unknown_too=unknown_too)
     entries = [entry for folder in FOLDERS for entry in store.entries(folder)]
     with counting("verifying", len(entries)) as step:
         for entry in entries:
@@ -111,8 +119,8 @@ def verify(store: SignedStore, surveyed: Survey) -> Verified:
             step()
     _find_misplaced(found, surveyed)
     _find_missing(found, surveyed)
-    faults = found.faults
-    found.problems |= {path: reason for path, reason in surveyed.problems.items() if path not in faults}
+    faults, told = found.faults, found.faults | found.untrusted
+    found.problems |= {path: reason for path, reason in surveyed.problems.items() if path not in told}
     for _, _, spec in surveyed.executables():
         path = executable_path(spec.key)
         if reason := faults.get(path) or found.missing.get(path):
@@ -166,24 +174,22 @@ def _target_path(version: Published, digest: str) -> str:
     return target_path(version.manifest.model, version.manifest.version, digest)
 
 
-def _require_right_keys(found: Verified) -> None:
-    signed = [one for path, one in found.objects.items() if not path.startswith("weights/")]
-    if signed and all(one.untrusted for one in signed):
-        raise WrongKeys(
-            f"none of the {len(signed)} signed objects is signed by a key that is trusted here: are these the right "
-            "keys? Nothing was moved; --quarantine-untrusted sets all of them aside"
-        )
-
-
 def _show(result: dict[str, Any], *, dry_run: bool) -> None:
     print(f"checked {result['checked']} objects, {shown_bytes(result['checked_bytes'])}")
     for path, reason in result["faults"].items():
         print(f"{'fault' if dry_run else 'quarantined'} {path}: {reason}")
+    for path, reason in result["untrusted"].items():
+        print(f"left {path}: {reason}")
+    if result["untrusted"]:
+        print(
+            f"{len(result['untrusted'])} objects are signed by nobody who is known here: give the keys of who did with "
+            "--trusted-keys; --quarantine-untrusted sets them aside, for everybody"
+        )
     for path, reason in result["missing"].items():
         print(f"missing {path}: {reason}")
     for path, reason in result["problems"].items():
         print(f"problem {path}: {reason}")
     if result["wanted"]:
         print(f"{len(result['wanted'])} executables are asked for: `warmpool cache fill` compiles them")
-    if not (result["faults"] or result["missing"] or result["problems"]):
+    if not (result["faults"] or result["untrusted"] or result["missing"] or result["problems"]):
         print("everything is sound")
