@@ -164,6 +164,7 @@ def test_a_server_that_does_not_go_on_in_the_middle_begins_again(store, proxy):
 
     proxy.script.extend([broken_after(100_000, reset=True), whole_again])
     assert store.get(PATH) == CONTENT
+    assert len(proxy.seen) == 2
     proxy.script.extend([whole_again])
     assert store.get(PATH, bytes_max=1000) == CONTENT[:1000]
 

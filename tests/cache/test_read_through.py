@@ -234,6 +234,25 @@ def test_a_failed_download_leaves_no_copy_and_the_next_one_succeeds(store, far):
     assert store.get("executables/k") == b"content"
 
 
+def test_what_a_killed_download_left_is_no_part_of_the_next_one(store, far):
+    far.put("executables/k", b"content")
+    unfinished = store.folder / "objects" / "executables" / ".unfinished-k"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_bytes(b"half of something longer")
+    assert store.local_path("executables/k").read_bytes() == b"content"
+    assert not unfinished.exists()
+
+
+def test_what_is_held_and_let_go_again_and_again_takes_no_more_descriptors(store, far):
+    far.put("executables/k", b"content")
+    counts = set()
+    for _ in range(20):
+        store.local_path("executables/k")
+        store.discard("executables/k")
+        counts.add(len(list(Path("/proc/self/fd").iterdir())))
+    assert len(counts) == 1
+
+
 def test_of_processes_that_want_an_object_one_fetches_it(gcs, bucket, tmp_path):
     with FaultProxy(gcs) as proxy:
         place = Place(url=gcs.url, bucket=bucket)
