@@ -21,10 +21,10 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
+from cache import layout
 from cache.errors import Damaged, Foreign, Untrusted
 from cache.ingredients import differences
 from cache.signing import KEY_ID_BYTES, SIGNATURE_BYTES, Signature, Signer, Trust
@@ -37,7 +37,7 @@ _TRAILER_BYTES = {1: _DIGEST_BYTES, 2: _DIGEST_BYTES + KEY_ID_BYTES + SIGNATURE_
 _UNSIGNED = bytes(KEY_ID_BYTES + SIGNATURE_BYTES)
 _NO_ROOM = "its format is 1, which has no room for a signature: publish it again"
 
-Kind = Literal["executable", "program", "jax-cache"]
+Kind = layout.Kind
 
 
 class TensorType(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

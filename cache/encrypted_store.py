@@ -21,11 +21,11 @@ from typing import BinaryIO
 from cache.data_keys import DataKeys
 from cache.encryption import CHUNK_BYTES, MAGIC, decrypt, encrypt, encrypted_bytes, is_envelope, prefix_bytes_max
 from cache.errors import StoreUnavailable
+from cache.layout import folder_of
 from cache.store import Entry, Store
 
 log = logging.getLogger(__name__)
 
-_FOLDERS = ("weights/", "executables/", "programs/", "jax-cache/")
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -170,7 +170,8 @@ class EncryptedStore:
 
 
 def _is_secret(path: str) -> bool:
-    return path.startswith(_FOLDERS)
+    folder = folder_of(path)
+    return folder is None or folder.secret  # what nobody said anything of is not given away
 
 
 def _in_memory(path: str, content: Iterator[bytes]) -> int:

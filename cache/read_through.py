@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from cache.errors import CacheError, NotStored, StoreUnavailable
+from cache.layout import folder_of
 from cache.local_copies import LocalCopies, Unkept
 from cache.local_store import LocalStore
 from cache.store import Entry, Store, require_path
 
 log = logging.getLogger(__name__)
 
-_IMMUTABLE = ("executables/", "programs/", "weights/", "jax-cache/")
-_DOCUMENTS = ("models/", "distrusted/")
 AWAY_S = 5.0  # for so long after a failure, what can be answered without the far store is
 _HOLDS_MAX = 3
 
@@ -119,7 +118,7 @@ class ReadThroughStore:
         self.discard(path)
 
     def names(self, folder: str) -> list[str]:
-        if not _is_document(f"{require_path(folder)}/"):
+        if not _is_document(f"{require_path(folder)}/any"):
             return self._ask(lambda remote: remote.names(folder))
         listing = f"listings/{sha256(folder.encode()).hexdigest()}"
         return self._as_last(listing, lambda remote: "\n".join(remote.names(folder)).encode()).decode().split()
@@ -271,11 +270,13 @@ class ReadThroughStore:
 
 
 def _is_immutable(path: str) -> bool:
-    return path.startswith(_IMMUTABLE)
+    folder = folder_of(path)
+    return folder is not None and folder.immutable
 
 
 def _is_document(path: str) -> bool:
-    return path.startswith(_DOCUMENTS)
+    folder = folder_of(path)
+    return folder is not None and folder.recalled
 
 
 def _write(stream: BinaryIO, content: bytes | Path) -> None:

@@ -1,8 +1,8 @@
 """A store whose content is signed on the way in, and checked on the way out.
 
-Documents (`models/`) are sealed, artifacts (`executables/`, `programs/`) carry their signature; weights are addressed
-by a digest that a signed manifest names. What coordinates a fleet (leases and the like) is not signed: it makes no
-answer.
+Documents are sealed, artifacts carry their signature; weights are addressed by a digest that a signed manifest names.
+What coordinates a fleet (leases and the like) is not signed: it makes no answer. Which is which, the table of
+`cache.layout` says, and a path in none of its folders is refused with a ValueError.
 A lane reads artifacts by itself, from `local_path`, and checks them with the same trust.
 """
 
@@ -16,9 +16,11 @@ from cache import artifact
 from cache.audit import Audit
 from cache.document import seal, unseal
 from cache.errors import Untrusted
+from cache.layout import FOLDERS, Folder, folder_of
 from cache.signing import KEY_ID_BYTES, SHOWN_DIGITS, Signer, Trust
 from cache.store import Entry, Store
 
+_UNSIGNED = ("blob", "coordination")
 DISTRUSTED = "distrusted"  # folder of the ids of keys that no instance of the fleet trusts any more
 
 
@@ -65,6 +67,7 @@ class SignedStore:
             Damaged: It is not whole.
             Untrusted: Nobody who is trusted has signed it.
         """
+        _folder(path)
         data = self.inner.get(path, bytes_max=bytes_max)
         if bytes_max is not None:  # a look at the start of it, which nothing is decided by
             return data
@@ -74,10 +77,10 @@ class SignedStore:
         self.inner.put(path, self._signed(path, data))
 
     def put_file(self, path: str, source: Path) -> None:
-        if _is_document(path) or _is_artifact(path):
-            self.put(path, source.read_bytes())
-        else:
+        if _folder(path).content in _UNSIGNED:
             self.inner.put_file(path, source)
+        else:
+            self.put(path, source.read_bytes())
 
     def delete(self, path: str) -> None:
         self.inner.delete(path)
@@ -89,6 +92,7 @@ class SignedStore:
         return self.inner.entries(folder)
 
     def local_path(self, path: str) -> Path:
+        _folder(path)
         return self.inner.local_path(path)
 
     def discard(self, path: str) -> None:
@@ -96,6 +100,7 @@ class SignedStore:
 
     def get_versioned(self, path: str) -> tuple[bytes, str]:
         """As `get`, with the generation of what is stored."""
+        _folder(path)
         data, generation = self.inner.get_versioned(path)
         return self._checked(path, data), generation
 
@@ -107,10 +112,11 @@ class SignedStore:
 
     def _checked(self, path: str, data: bytes) -> bytes:
         """The content of what is stored, once its signature is found to count."""
+        content = _folder(path).content
         try:
-            if _is_document(path):
+            if content == "document":
                 return unseal(path, data, self.trust)
-            if _is_artifact(path):
+            if content == "artifact":
                 artifact.verify(repr(path), data, self.trust)
         except Untrusted as error:
             self.audit.record("refuse", path=path, reason=error.reason)
@@ -118,9 +124,10 @@ class SignedStore:
         return data
 
     def _signed(self, path: str, data: bytes) -> bytes:
-        if not (_is_document(path) or _is_artifact(path)):
+        folder = _folder(path)
+        if folder.content in _UNSIGNED:
             return data
-        if _is_document(path) and self.signer:
+        if folder.content == "document" and self.signer:
             self.refresh_trust()  # documents make things visible, at the end of work that took its time
         if self.signer is None:
             if not self.trust.unsigned:
@@ -128,14 +135,13 @@ class SignedStore:
         elif self.signer.key_id in self.trust.distrusted:
             shown = self.signer.key_id[:SHOWN_DIGITS]
             raise Untrusted(repr(path), f"it cannot be stored: the key {shown}, which would sign it, is distrusted")
-        if _is_document(path):
+        if folder.content == "document":
             return seal(path, data, self.signer)
         return artifact.sign(repr(path), data, self.signer) if self.signer else data
 
 
-def _is_document(path: str) -> bool:
-    return path.startswith("models/")
-
-
-def _is_artifact(path: str) -> bool:
-    return path.startswith(("executables/", "programs/", "jax-cache/"))
+def _folder(path: str) -> Folder:
+    """What holds for a path; what no folder of a store holds would be stored unsigned. Raises ValueError."""
+    if (folder := folder_of(path)) is None:
+        raise ValueError(f"{path!r} is in no folder of a store; there are {', '.join(FOLDERS)}")
+    return folder

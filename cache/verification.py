@@ -10,6 +10,7 @@ import msgspec
 from cache.artifact import Kind, unpack
 from cache.errors import Damaged, Discredited, Foreign, NotStored, StoreUnavailable, Untrusted
 from cache.ingredients import digest_ingredients
+from cache.layout import Folder, folder_of
 from cache.quarantine import Kept, quarantine
 from cache.signed_store import SignedStore
 
@@ -83,17 +84,14 @@ def set_aside(
 
 
 def _read(store: SignedStore, path: str) -> dict[str, str]:
-    folder, _, name = path.partition("/")
-    match folder:
-        case "executables":
-            return _made_of(store, path, "executable")
-        case "jax-cache":
-            return _made_of(store, path, "jax-cache")
-        case "programs":
+    match folder_of(path):
+        case Folder(content="artifact", kind="program"):
             return _ingredients(store, path, "program")
-        case "weights":
-            _weights(store, path, name)
-        case "models":
+        case Folder(content="artifact", kind=kind) if kind:
+            return _made_of(store, path, kind)
+        case Folder(content="blob"):
+            _weights(store, path, path.rpartition("/")[2])
+        case Folder(content="document"):
             _document(store, path)
     return {}
 

@@ -19,7 +19,7 @@ ARTIFACT = pack(Header(key=KEY, ingredients={"program": "p"}), b"payload")
 BODY = b'{"stable": "1"}\n'
 DOCUMENTS = ("models/toy/serving.json", "models/toy/1/manifest.json", "models/toy/1/targets/0123456789abcdef.json")
 ARTIFACTS = (f"executables/{KEY}", f"programs/{KEY}", f"jax-cache/{KEY}")
-OTHERS = (f"weights/{KEY}", f"leases/{KEY}", f"failures/{KEY}", f"wanted/{KEY}", "modelsx", "model")
+OTHERS = (f"weights/{KEY}", f"leases/{KEY}", f"failures/{KEY}", f"wanted/{KEY}", f"quarantine/{KEY}")
 
 
 @pytest.fixture

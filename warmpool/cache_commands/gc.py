@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from cache.layout import folder_of
 from cache.quarantine import quarantined
 from cache.sightings import sightings
 from cache.signed_store import SignedStore
@@ -26,8 +27,6 @@ from warmpool.survey import Survey, survey
 
 DAY_S = 24 * 3600.0
 KEEP_DAYS = 90.0
-_NAMED_FOLDERS = ("executables", "models", "programs", "weights")  # what manifests need stays
-_AGED_FOLDERS = ("failures", "jax-cache", "leases", "quarantine", "wanted")  # go by age alone
 
 
 class Unreadable(ValueError):
@@ -80,10 +79,12 @@ def collect(store: SignedStore, found: Survey, *, keep_s: float, grace_s: float,
     needed = _needed(store, found, keep_s)
 
     def needless(entry: Entry, age_s: float) -> bool:
-        folder = entry.path.partition("/")[0]
-        if folder in _AGED_FOLDERS:
+        folder = folder_of(entry.path)
+        if folder is None:
+            return False
+        if folder.ages:
             return age_s > keep_s
-        return folder in _NAMED_FOLDERS and entry.path not in needed
+        return folder.content != "coordination" and entry.path not in needed
 
     return sweep(store.bottom, needless, grace_s=grace_s, dry_run=dry_run)
 

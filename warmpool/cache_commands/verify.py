@@ -15,6 +15,7 @@ import msgspec
 
 from cache.errors import NotStored
 from cache.ingredients import differences
+from cache.layout import CHECKED_FOLDERS
 from cache.quarantine import Kept
 from cache.signed_store import SignedStore
 from cache.store import is_path
@@ -25,7 +26,6 @@ from warmpool.manifest import executable_path, manifest_path, target_path
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, Survey, survey
 
-FOLDERS = ("executables", "programs", "weights", "models", "jax-cache")
 _MADE_FOR = "fingerprint."
 
 
@@ -108,7 +108,7 @@ def main(args: argparse.Namespace) -> int:
 def verify(store: SignedStore, surveyed: Survey, *, unknown_too: bool = False) -> Verified:
     """Read every object that has a digest or a signature, and see that all is there that manifests and targets need."""
     found = Verified(unknown_too=unknown_too)
-    entries = [entry for folder in FOLDERS for entry in store.entries(folder)]
+    entries = [entry for folder in CHECKED_FOLDERS for entry in store.entries(folder)]
     with counting("verifying", len(entries)) as step:
         for entry in entries:
             try:
