@@ -84,6 +84,9 @@ class EncryptedStore:
         self.inner.delete(path)
         self._forget(path)
 
+    def touch(self, path: str) -> None:
+        self.inner.touch(path)
+
     def names(self, folder: str) -> list[str]:
         return self.inner.names(folder)
 

@@ -121,6 +121,17 @@ class GcsStore:
         with reaching(path), suppress(NotFound):
             blob.delete(retry=self._retry, timeout=self._timeout)
 
+    def touch(self, path: str) -> None:
+        """The service copies the object onto itself; nothing is transferred."""
+        blob = self._blob(path)
+        with reaching(path):
+            try:
+                token, _, _ = blob.rewrite(blob, timeout=self._timeout, retry=self._retry)
+                while token:
+                    token, _, _ = blob.rewrite(blob, token, timeout=self._timeout, retry=self._retry)
+            except NotFound:
+                raise NotStored(path) from None
+
     def names(self, folder: str) -> list[str]:
         below = f"{self._prefix}{require_path(folder)}/"
         with reaching(folder):
@@ -131,9 +142,9 @@ class GcsStore:
     def entries(self, folder: str) -> Iterator[Entry]:
         below = f"{self._prefix}{require_path(folder)}/" if folder else self._prefix
         with reaching(folder or "."):
-            for blob in self._list(below, "items(name,size,updated),nextPageToken"):
+            for blob in self._list(below, "items(name,size,updated,generation),nextPageToken"):
                 if is_path(path := blob.name.removeprefix(self._prefix)):
-                    yield Entry(path, blob.size, blob.updated.timestamp())
+                    yield Entry(path, blob.size, blob.updated.timestamp(), str(blob.generation))
 
     def local_path(self, path: str) -> Path:
         """A file in a temporary folder, downloaded each time; it goes away with this store object."""

@@ -1,16 +1,19 @@
-"""A folder as a store: write beside and rename, sync, and no lock for those who read."""
+"""A folder as a store: write beside and rename, sync, and no lock for those who read.
+
+An object's generation is when it was written, which is made to differ from when the one before it was. Whoever changes
+what a path names does so under one lock, and compares and renames under it, no more: what takes long is done before.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -19,10 +22,11 @@ from cache.errors import NotStored, StoreUnavailable
 from cache.store import Entry, is_path, require_path
 
 _UNFINISHED = ".unfinished-"
-_LOCK = ".lock"  # held by who compares and then writes; the kernel lets go of it for a process that was killed
+_LOCK = ".lock"  # held by who changes what a path names; the kernel lets go of it for a process that was killed
 COMPARE_S_MAX = 10.0  # for so long the lock is waited for
 _LOOK_S = 0.002
 UNFINISHED_S_MAX = 24 * 3600.0  # a put that wrote nothing for that long was killed
+_STEPS_NS = (0, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)  # how exactly file systems keep times
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -47,17 +51,28 @@ class LocalStore:
             shutil.copyfileobj(content, stream, 1 << 20)
 
     def put(self, path: str, data: bytes) -> None:
-        with self._writing(path) as stream:
-            stream.write(data)
+        self._put(path, lambda stream: stream.write(data))
 
     def put_file(self, path: str, source: Path) -> None:
-        with source.open("rb") as content, self._writing(path) as stream:
-            shutil.copyfileobj(content, stream, 1 << 20)
+        with source.open("rb") as content:
+            self._put(path, lambda stream: shutil.copyfileobj(content, stream, 1 << 20))
 
     def delete(self, path: str) -> None:
         file = self._file(path)
         with _reaching(path), suppress(*_ABSENT):
-            file.unlink()
+            file.stat()
+            with self._comparing(path):
+                file.unlink()
+
+    def touch(self, path: str) -> None:
+        file = self._file(path)
+        with _reaching(path), self._comparing(path) as found:
+            if found is None:
+                raise NotStored(path)
+            with suppress(PermissionError):
+                _date(file, found)
+                return
+        self.put_file(path, file)  # it is another user's, who alone may date it
 
     def names(self, folder: str) -> list[str]:
         below = self._file(folder)
@@ -76,7 +91,7 @@ class LocalStore:
                     if is_path(path):
                         with suppress(*_ABSENT):  # removed meanwhile
                             status = file.stat()
-                            yield Entry(path, status.st_size, status.st_mtime)
+                            yield Entry(path, status.st_size, status.st_mtime, _generation(status))
 
     def local_path(self, path: str) -> Path:
         file = self._file(path)
@@ -90,47 +105,60 @@ class LocalStore:
         require_path(path)
 
     def get_versioned(self, path: str) -> tuple[bytes, str]:
-        data = self.get(path)
-        return data, _generation(data)
+        file = self._file(path)
+        with _reading(path), file.open("rb") as stream:
+            return stream.read(), _generation(os.fstat(stream.fileno()))
 
     def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
-        with self._comparing(path) as found:
-            if found != generation:
-                return None
-            self.put(path, data)
-        return _generation(data)
+        require_path(path)
+        with _reaching(path):
+            found = self._found(path)
+        if _named(found) != generation:  # nothing needs to be written to see that
+            return None
+        return self._put(path, lambda stream: stream.write(data), lambda now: _named(now) == generation)
 
     def delete_if(self, path: str, generation: str) -> bool:
-        with self._comparing(path) as found:
-            if found != generation:
+        file = self._file(path)
+        with _reaching(path), self._comparing(path) as found:
+            if found is None or _generation(found) != generation:
                 return False
-            self.delete(path)
+            file.unlink()
         return True
 
     @contextmanager
-    def _comparing(self, path: str) -> Iterator[str | None]:
-        """The generation of an object, which no other `put_if` changes within the block."""
+    def _comparing(self, path: str) -> Iterator[os.stat_result | None]:
+        """What there is of an object, which nobody else changes within the block."""
         require_path(path)
         with _reaching(path):
             self.root.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = _opened(self.root / _LOCK)
         try:
             with _reaching(path):
                 _lock(lock)
-            try:
-                found = self.get_versioned(path)[1]
-            except NotStored:
-                found = None
+                found = self._found(path)
             yield found
         finally:
             os.close(lock)
 
+    def _found(self, path: str) -> os.stat_result | None:
+        with suppress(*_ABSENT):
+            status = self._file(path).stat()
+            return status if stat.S_ISREG(status.st_mode) else None
+        return None
+
     def _file(self, path: str) -> Path:
         return self.root / require_path(path)
 
-    @contextmanager
-    def _writing(self, path: str) -> Iterator[BinaryIO]:
-        """A stream whose content appears under `path` when the block ends well, and never when it does not."""
+    def _put(
+        self,
+        path: str,
+        write: Callable[[BinaryIO], object],
+        condition: Callable[[os.stat_result | None], bool] = lambda _: True,
+    ) -> str | None:
+        """Write to a stream whose content appears under `path` when all of it is there, if the condition holds then.
+
+        The new generation; None: it did not hold.
+        """
         target = self._file(path)
         with _reaching(path):
             made = [folder for folder in target.parents if not folder.exists()]
@@ -140,11 +168,16 @@ class LocalStore:
             unfinished = Path(name)
             try:
                 with os.fdopen(descriptor, "wb") as stream:
-                    yield stream
+                    write(stream)
                     stream.flush()
                     os.fsync(stream.fileno())
                 unfinished.chmod(0o644)
-                unfinished.replace(target)
+                with self._comparing(path) as found:
+                    if not condition(found):
+                        unfinished.unlink()
+                        return None
+                    generation = _date(unfinished, found)
+                    unfinished.replace(target)
             except BaseException:
                 unfinished.unlink(missing_ok=True)
                 raise
@@ -152,6 +185,14 @@ class LocalStore:
             ours = {folder for folder in target.parents if folder.is_relative_to(self.root)}
             for folder in ours.union(new.parent for new in made):
                 _sync_folder(folder)
+            return generation
+
+
+def _opened(lock: Path) -> int:
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # over NFS only who may write has the lock
+    except PermissionError:  # it is another user's
+        return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _lock(descriptor: int) -> None:
@@ -171,9 +212,25 @@ def _raise_unless_absent(error: OSError) -> None:
         raise error
 
 
-def _generation(data: bytes) -> str:
-    """Objects that are compared say who wrote them and when: the same content is the same object."""
-    return hashlib.sha256(data).hexdigest()
+def _date(file: Path, before: os.stat_result | None) -> str:
+    """Date a file now, and after what it takes the place of; its generation."""
+    after_ns = before.st_mtime_ns if before else 0
+    status = file.stat()
+    for step_ns in _STEPS_NS:
+        written_ns = max(time.time_ns(), after_ns + 1) + step_ns
+        os.utime(file, ns=(written_ns, written_ns))
+        status = file.stat()
+        if status.st_mtime_ns > after_ns:
+            break
+    return _generation(status)
+
+
+def _generation(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns}-{status.st_size}"
+
+
+def _named(found: os.stat_result | None) -> str | None:
+    return _generation(found) if found else None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,8 +2,7 @@
 
 An object moves to `quarantine/<when>-<random>/<its path>`, with `reason.json` beside it. The copy is whole before the
 original goes; killed between the two, the original is still there and is found again. It only goes if it is still the
-one that was looked at, so that a good one which took its place meanwhile stays (but for weights, which are too large to
-be compared).
+one that was looked at, so that a good one which took its place meanwhile stays.
 """
 
 from __future__ import annotations
@@ -58,7 +57,9 @@ def quarantine(store: Store, path: str, reason: str, generation: str | None = No
     )
     try:
         if path.startswith("weights/"):
-            found = None
+            found = _listed(store, path)
+            if generation not in {None, found}:
+                return None
             store.put_file(kept.kept_at, store.local_path(path))
         else:
             data, found = store.get_versioned(path)
@@ -68,9 +69,7 @@ def quarantine(store: Store, path: str, reason: str, generation: str | None = No
     except NotStored:
         return None
     store.put(f"{place}/{_REASON}", msgspec.json.encode(kept))
-    if found is None:
-        store.delete(path)
-    elif not store.delete_if(path, found):
+    if not store.delete_if(path, found):
         _forget(store, kept)
         return None
     store.discard(path)
@@ -94,6 +93,14 @@ def restore(store: Store, kept: Kept) -> bool:
     store.put_file(kept.path, store.local_path(kept.kept_at))
     _forget(store, kept)
     return True
+
+
+def _listed(store: Store, path: str) -> str:
+    """The generation of an object that is too large to be read for it."""
+    for entry in store.entries(path.partition("/")[0]):
+        if entry.path == path:
+            return entry.generation
+    raise NotStored(path)
 
 
 def _forget(store: Store, kept: Kept) -> None:

@@ -117,6 +117,9 @@ class ReadThroughStore:
         self.remote.delete(path)
         self.discard(path)
 
+    def touch(self, path: str) -> None:
+        self.remote.touch(path)
+
     def names(self, folder: str) -> list[str]:
         if not _is_document(f"{require_path(folder)}/any"):
             return self._ask(lambda remote: remote.names(folder))

@@ -85,6 +85,9 @@ class SignedStore:
     def delete(self, path: str) -> None:
         self.inner.delete(path)
 
+    def touch(self, path: str) -> None:
+        self.inner.touch(path)
+
     def names(self, folder: str) -> list[str]:
         return self.inner.names(folder)
 

@@ -1,8 +1,8 @@
 """What a store is: named objects in folders, whole or not there at all.
 
 A path is relative, with "/" between parts. A put is atomic and durable: a reader sees the whole old object, the whole
-new one, or none. Readers take no lock. What is written with `put_if` is never written with `put`: only then does the
-generation that it compares mean anything.
+new one, or none. Readers take no lock. Whatever writes an object gives it another generation, `put` and `touch` as much
+as `put_if`: a generation that is still there was not written since.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored object: its path, its size, and when it was last written (seconds since the epoch)."""
+    """One stored object: its path, its size, when it was last written (seconds since the epoch), its generation."""
 
     path: str
     size_bytes: int
     modified_s: float
+    generation: str
 
 
 class Store(Protocol):
@@ -39,6 +40,9 @@ class Store(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove an object; nothing happens if there is none."""
+
+    def touch(self, path: str) -> None:
+        """Let an object be as young as if it were stored now, with another generation; NotStored if there is none."""
 
     def names(self, folder: str) -> list[str]:
         """Names of the objects and folders that lie directly in a folder, sorted; none if there is no such folder."""

@@ -39,6 +39,9 @@ class MeddledStore(LocalStore):
     def put_file(self, path, source):
         self._meddle("put_file", path, lambda: super(MeddledStore, self).put_file(path, source))
 
+    def touch(self, path):
+        self._meddle("touch", path, lambda: super(MeddledStore, self).touch(path))
+
     def delete(self, path):
         self._meddle("delete", path, lambda: super(MeddledStore, self).delete(path))
 

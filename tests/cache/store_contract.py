@@ -165,6 +165,7 @@ class StoreContract:
             lambda path: store.put_if(path, b"x", None),
             lambda path: store.put_if(path, b"x", "1"),
             lambda path: store.delete_if(path, "1"),
+            store.touch,
         ]
         if path:  # the whole store
             calls.append(lambda path: list(store.entries(path)))
@@ -192,6 +193,32 @@ class StoreContract:
         for entry in store.entries(""):
             assert entry.size_bytes == len(entry.path)
             assert before_s - 2 < entry.modified_s < time.time() + 2
+
+    @pytest.mark.parametrize("folder", FOLDERS)
+    def test_whatever_writes_an_object_gives_it_another_generation_and_a_listing_knows_it(
+        self, store, tmp_path, folder
+    ):
+        path, source = f"{folder}/a", tmp_path / "source"
+        source.write_bytes(b"same")
+        writes = (
+            lambda: store.put(path, b"same"),
+            lambda: store.put(path, b"same"),
+            lambda: store.touch(path),
+            lambda: store.put_file(path, source),
+            lambda: store.put_if(path, b"same", store.get_versioned(path)[1]),
+        )
+        generations = []
+        for write in writes:
+            before_s = time.time()
+            write()
+            data, generation = store.get_versioned(path)
+            (entry,) = store.entries("")
+            assert (data, entry.generation) == (b"same", generation)
+            assert entry.modified_s > before_s - 2
+            generations.append(generation)
+        assert len(set(generations)) == len(writes)
+        with pytest.raises(NotStored):
+            store.touch(f"{folder}/b")
 
     @pytest.mark.parametrize("folder", FOLDERS)
     def test_what_is_discarded_stays_in_the_store(self, store, folder):

@@ -36,7 +36,8 @@ def store(tmp_path):
 
 def files_of(store):
     """Every file in the folder, those that no reader is shown too."""
-    return sorted(str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file())
+    files = (str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file())
+    return sorted(file for file in files if file != ".lock")
 
 
 def test_an_object_can_be_read_by_all_whoever_may_read_its_source(store, tmp_path):
@@ -201,13 +202,57 @@ def test_the_lock_of_a_process_that_was_killed_is_free(store, comparing):
     assert store.delete_if("leases/a", store.get_versioned("leases/a")[1])
 
 
-def test_a_process_that_keeps_the_lock_makes_conditions_unavailable_and_nothing_else(store, comparing, monkeypatch):
+def test_while_a_process_compares_nothing_changes_and_everything_is_read(store, comparing, monkeypatch, tmp_path):
     monkeypatch.setattr(local_store, "COMPARE_S_MAX", 0.05)
-    for call in (lambda: store.put_if("leases/b", b"x", None), lambda: store.delete_if("leases/a", "x")):
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    generation = store.get_versioned("leases/a")[1]
+    changes = (
+        lambda: store.put("leases/a", b"x"),
+        lambda: store.put_file("leases/a", source),
+        lambda: store.put_if("leases/a", b"x", generation),
+        lambda: store.put_if("leases/b", b"x", None),
+        lambda: store.touch("leases/a"),
+        lambda: store.delete("leases/a"),
+        lambda: store.delete_if("leases/a", generation),
+    )
+    for change in changes:
         with pytest.raises(StoreUnavailable, match=r"'leases/.': another process holds the lock of this store"):
-            call()
-    assert store.get("leases/a") == b"old"
-    store.put("models/m", b"x")
+            change()
+    assert store.get_versioned("leases/a") == (b"old", generation)
+    assert files_of(store) == ["leases/a"]
+    store.delete("leases/never-there")
+
+
+def test_what_is_written_at_the_same_time_has_another_generation(store, monkeypatch):
+    """Clocks stand still, and file systems keep times by the second."""
+    monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_000_000_000)
+    really = os.utime
+    monkeypatch.setattr(os, "utime", lambda file, ns: really(file, ns=(ns[0], ns[1] // 10**9 * 10**9)))
+    generations = []
+    for data in (b"a", b"b", b"a", b"b"):
+        store.put("leases/a", data)
+        generations.append(store.get_versioned("leases/a")[1])
+    store.touch("leases/a")
+    generations.append(store.get_versioned("leases/a")[1])
+    assert len(set(generations)) == len(generations)
+
+
+def test_an_object_of_another_user_can_be_touched_by_who_may_replace_it(store, monkeypatch):
+    store.put("executables/k", b"x")
+    before = store.get_versioned("executables/k")[1]
+    mine = store._file("executables/k").stat().st_ino
+    really = os.utime
+
+    def utime(file, ns):
+        if file.stat().st_ino == mine:
+            raise PermissionError
+        really(file, ns=ns)
+
+    monkeypatch.setattr(os, "utime", utime)
+    store.touch("executables/k")
+    assert store.get("executables/k") == b"x"
+    assert store.get_versioned("executables/k")[1] != before
 
 
 def test_remains_of_a_killed_put_are_not_named_and_go_at_a_put_a_day_later(store):
@@ -246,13 +291,12 @@ def test_a_put_syncs_the_object_and_every_folder_on_the_way_to_it(tmp_path, monk
 
 
 def test_a_put_that_is_interrupted_leaves_nothing(store):
-    def interrupted():
-        with store._writing("a") as stream:
-            stream.write(b"half")
-            raise KeyboardInterrupt
+    def interrupted(stream):
+        stream.write(b"half")
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        store._put("a", interrupted)
     assert files_of(store) == []
 
 

@@ -73,19 +73,22 @@ def test_only_the_generation_that_was_looked_at_is_set_aside(store):
     assert PATH not in paths_of(store)
 
 
-@pytest.mark.parametrize("moment", ["put", "delete_if"])
-def test_a_sound_object_that_takes_the_place_in_the_middle_stays(meddled, moment):
-    """Before its copy is written, and just before the original would go."""
-    meddled.put(PATH, b"damaged")
+@pytest.mark.parametrize(("path", "moment"), [(path, m) for path in PATHS for m in ("copy", "delete_if")])
+@pytest.mark.parametrize("content", [b"sound", b"damaged"])
+def test_an_object_that_takes_the_place_in_the_middle_stays(meddled, path, moment, content):
+    """Before its copy is written, and just before the original would go; whatever it is, nobody has looked at it."""
+    meddled.put(path, b"damaged")
+    moments = {"put", "put_file"} if moment == "copy" else {moment}
 
-    def replace(operation, path):
-        if operation == moment:
-            meddled.put(PATH, b"sound")
+    def replace(operation, _):
+        if operation in moments:
+            meddled.put(path, content)
 
     meddled.before = replace
-    assert quarantine(meddled, PATH, "damaged") is None
-    assert meddled.get(PATH) == b"sound"
-    assert paths_of(meddled) == {PATH}
+    assert quarantine(meddled, path, "damaged") is None
+    meddled.before = lambda operation, path: None
+    assert meddled.get(path) == content
+    assert paths_of(meddled) == {path}
     assert quarantined(meddled) == []
 
 
