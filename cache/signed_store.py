@@ -15,7 +15,8 @@ from pathlib import Path
 from cache import artifact
 from cache.audit import Audit
 from cache.document import seal, unseal
-from cache.errors import Untrusted
+from cache.errors import Foreign, Untrusted
+from cache.ingredients import differences
 from cache.layout import FOLDERS, Folder, folder_of
 from cache.signing import KEY_ID_BYTES, SHOWN_DIGITS, Signer, Trust
 from cache.store import Entry, Store
@@ -74,6 +75,13 @@ class SignedStore:
         return self._checked(path, data)
 
     def put(self, path: str, data: bytes) -> None:
+        """Sign and store.
+
+        Raises:
+            Damaged: An artifact is not whole.
+            Foreign: An artifact is of another kind or key than its path says.
+            Untrusted: There is no key to sign with, or it is distrusted.
+        """
         self.inner.put(path, self._signed(path, data))
 
     def put_file(self, path: str, source: Path) -> None:
@@ -140,6 +148,10 @@ class SignedStore:
             raise Untrusted(repr(path), f"it cannot be stored: the key {shown}, which would sign it, is distrusted")
         if folder.content == "document":
             return seal(path, data, self.signer)
+        header = artifact.peek(repr(path), data)
+        named = {"kind": str(folder.kind), "key": path.rpartition("/")[2]}
+        if differ := differences(named, {"kind": header.kind, "key": header.key}):
+            raise Foreign(repr(path), differ)  # a signature says that it is what its place says
         return artifact.sign(repr(path), data, self.signer) if self.signer else data
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cache.artifact import Header, pack, unpack, verify
+from cache.artifact import Header, Kind, pack, unpack, verify
 from cache.document import seal
 from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.local_store import LocalStore
@@ -16,6 +16,7 @@ SIGNER, OTHER, STRANGER = (Signer(Ed25519PrivateKey.from_private_bytes(bytes([on
 TRUST = Trust.of([SIGNER.public, OTHER.public])
 KEY = "ab" * 32
 ARTIFACT = pack(Header(key=KEY, ingredients={"program": "p"}), b"payload")
+KINDS: dict[str, Kind] = {"executables": "executable", "programs": "program", "jax-cache": "jax-cache"}
 BODY = b'{"stable": "1"}\n'
 DOCUMENTS = ("models/toy/serving.json", "models/toy/1/manifest.json", "models/toy/1/targets/0123456789abcdef.json")
 ARTIFACTS = (f"executables/{KEY}", f"programs/{KEY}", f"jax-cache/{KEY}")
@@ -30,6 +31,11 @@ def inner(tmp_path):
 @pytest.fixture
 def store(inner):
     return SignedStore(inner, TRUST, SIGNER)
+
+
+def header_for(path, **changes):
+    folder = path.partition("/")[0]
+    return Header(**{"key": KEY, "ingredients": {"program": "p"}, "kind": KINDS[folder]} | changes)
 
 
 def files_of(inner):
@@ -49,7 +55,7 @@ def test_a_document_is_sealed_on_the_way_in_and_comes_out_as_it_was(store, inner
 @pytest.mark.parametrize("path", ARTIFACTS)
 @pytest.mark.parametrize("given", [None, OTHER, STRANGER], ids=["unsigned", "a colleague's", "a stranger's"])
 def test_an_artifact_is_signed_on_the_way_in_whoever_signed_it_before(store, inner, path, given):
-    header = Header(key=KEY, ingredients={"program": "p"})
+    header = header_for(path)
     store.put(path, pack(header, b"payload", given))
     assert store.get(path) == inner.get(path) == pack(header, b"payload", SIGNER)
     assert verify("it", store.get(path), TRUST) == SIGNER.key_id
@@ -74,11 +80,31 @@ def test_a_file_is_signed_as_its_content_would_be(store, inner, tmp_path):
 
 @pytest.mark.parametrize("path", ARTIFACTS)
 def test_a_damaged_artifact_is_not_stored(store, inner, path):
-    for data in (b"", ARTIFACT[:-1], ARTIFACT.replace(b"payload", b"pAyload"), b"no artifact at all"):
+    whole = pack(header_for(path), b"payload")
+    for data in (b"", whole[:-1], whole.replace(b"payload", b"pAyload"), b"no artifact at all"):
         with pytest.raises(Damaged, match=f"^'{path}' is damaged: "):
             store.put(path, data)
     with pytest.raises(Foreign, match="format: wanted '2', found '9'"):
-        store.put(path, ARTIFACT[:7] + b"\x09" + ARTIFACT[8:])
+        store.put(path, whole[:7] + b"\x09" + whole[8:])
+    assert files_of(inner) == []
+
+
+@pytest.mark.parametrize("signer", [SIGNER, None], ids=["signed", "unsigned"])
+@pytest.mark.parametrize("path", ARTIFACTS)
+def test_an_artifact_is_only_signed_for_the_place_that_its_header_names(inner, tmp_path, path, signer):
+    """Whoever can change the file of a compile could have anything signed, and put it where it likes."""
+    store = SignedStore(inner, ANYONE if signer is None else TRUST, signer)
+    others = [kind for kind in KINDS.values() if kind != header_for(path).kind]
+    for changes in ({"key": "cd" * 32}, *({"kind": kind} for kind in others)):
+        (tmp_path / "source").write_bytes(pack(header_for(path, **changes), b"payload"))
+        (differing,) = changes
+        for put in (
+            lambda: store.put(path, (tmp_path / "source").read_bytes()),
+            lambda: store.put_file(path, tmp_path / "source"),
+            lambda: store.put_if(path, (tmp_path / "source").read_bytes(), None),
+        ):
+            with pytest.raises(Foreign, match=rf"^'{path}' was made for something else \({differing}: wanted "):
+                put()
     assert files_of(inner) == []
 
 
@@ -93,7 +119,7 @@ def test_a_document_that_would_not_come_out_as_it_was_is_not_stored(store, inner
 @pytest.mark.parametrize("path", [*DOCUMENTS, *ARTIFACTS])
 def test_who_has_no_key_stores_nothing_that_has_to_be_signed(inner, tmp_path, path):
     store = SignedStore(inner, TRUST)
-    content = BODY if path in DOCUMENTS else pack(Header(key=KEY, ingredients={}), b"", SIGNER)
+    content = BODY if path in DOCUMENTS else pack(header_for(path), b"", SIGNER)
     (tmp_path / "source").write_bytes(content)
     for put in (lambda: store.put(path, content), lambda: store.put_file(path, tmp_path / "source")):
         with pytest.raises(Untrusted) as caught:
@@ -149,7 +175,7 @@ def test_who_trusts_the_key_reads_what_another_process_stored(store, inner):
 @pytest.mark.parametrize("path", [DOCUMENTS[0], ARTIFACTS[0], ARTIFACTS[1]])
 def test_what_nobody_trusted_signed_is_refused(store, inner, path):
     put = SignedStore(inner, ANYONE, STRANGER)
-    content = BODY if path in DOCUMENTS else ARTIFACT
+    content = BODY if path in DOCUMENTS else pack(header_for(path), b"payload")
     put.put(path, content)
     with pytest.raises(Untrusted, match=f"^'{path}' is not trusted: it is signed by the key {STRANGER.key_id[:16]}"):
         store.get(path)
