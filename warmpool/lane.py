@@ -139,20 +139,21 @@ class Lane:
 
     def _load(self, load: messages.Load) -> messages.Warm | messages.Cold:
         stages: list[messages.Stage] = []
-        data = b""
+        content = ""
         try:
             with _staged(stages, "fetch"):
                 data = Path(load.artifact_path).read_bytes()
+                content = hashlib.sha256(data).hexdigest()
             weights = self.weights[load.version].result()
             with _staged(stages, "verify"):
                 payload = self._verified(data, load, weights.types)
+            self._send(messages.Loading(executable=load.executable, content=content))
             with _staged(stages, "load"):
                 executable = self.runtime.load(payload)
             warm = _Warm(executable, weights.buffers, load)
             with _staged(stages, "first run"):
                 self._first_run(warm)
         except (CacheError, OSError) as error:
-            content = hashlib.sha256(data).hexdigest() if data else ""
             return messages.Cold(executable=load.executable, reason=_reason(error), content=content)
         self.warm[load.executable] = warm
         return messages.Warm(executable=load.executable, stages=stages)

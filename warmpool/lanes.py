@@ -100,7 +100,7 @@ class LaneProxy:
 
     @property
     def idle(self) -> bool:
-        return self.batch is None and self.load_plan is not None and not self._hung_up()
+        return self.batch is None and self.load_plan is not None and not self._loads.alone and not self._hung_up()
 
     @property
     def loaded(self) -> bool:
@@ -155,9 +155,13 @@ class LaneProxy:
         self.state = "loading"
         self._load_more()
 
-    def kills(self, key: str) -> bool:
-        """Whether lanes died while they loaded the executable, so that it is not tried any more."""
-        return self._loads.kills(key)
+    def gave_up(self, key: str) -> bool:
+        """Whether lanes died while they loaded the executable, so that it is not tried now."""
+        return self._loads.gave_up(key)
+
+    def deadly(self, key: str) -> frozenset[str]:
+        """The contents under a key that lanes certainly died of."""
+        return self._loads.deadly(key)
 
     def retry(self, number: int, file: Path, content: str) -> bool:
         """Load an executable that is cold now from a file with this content (its SHA-256).
@@ -249,8 +253,8 @@ class LaneProxy:
                 data = self._channel.recv(MESSAGE_BYTES_MAX)
             except BlockingIOError:
                 return
-            except ConnectionResetError:
-                data = b""
+            except ConnectionResetError:  # told once, of what it left unread: what it said before comes all the same
+                continue
             try:
                 self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
             except Exception:
@@ -273,6 +277,8 @@ class LaneProxy:
             case messages.Warm() | messages.Cold() | messages.Mapped():
                 self._loads.settle(message)
                 self._acknowledge(message)
+            case messages.Loading():
+                self._loads.begun(message)
             case messages.Hello():
                 self._watcher.hello(self, message.fingerprint, message.stages)
             case messages.Answer():
@@ -291,6 +297,7 @@ class LaneProxy:
         else:
             self.batches_run += 1
             self._watcher.finished(self, batch, message)
+        self._load_more()
 
     def _answered(self, message: messages.Answer | None) -> None:
         answers, self._answers = self._answers, []
@@ -320,7 +327,7 @@ class LaneProxy:
                 self._watcher.damaged(self, loadable, message.reason)
 
     def _load_more(self) -> None:
-        for work in self._loads.take():
+        for work in self._loads.take(busy=self.batch is not None):
             self._send(work)
         if self.loaded and self.state == "loading":
             self.state = "warm"
@@ -357,7 +364,7 @@ class LaneProxy:
         self.tried.clear()
         self.warmed.clear()
         self.mapped.clear()
-        self._loads.died(blamed=not replaced)
+        self._loads.died(None if replaced else status)
         self._answered(None)
         batch, self.batch = self.batch, None
         if batch is not None:

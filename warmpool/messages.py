@@ -1,8 +1,8 @@
 """What the front and a lane say to each other, one JSON datagram a message; tensors travel through the arena.
 
     front -> lane   Weights, Load, Run, Ask, Stop
-    lane -> front   Hello once, then Mapped for Weights, Warm or Cold for every Load, Done or Failed for every Run,
-    Answer for every Ask
+    lane -> front   Hello once, then Mapped for Weights, perhaps Loading and then Warm or Cold for every Load, Done or
+    Failed for every Run, Answer for every Ask
 
 The zygote adds {"pid"} before and {"exit"} after. The kernel queues only about ten datagrams a socket, so the front
 keeps at most LOADS_IN_FLIGHT_MAX loads, one run and one question under way.
@@ -83,6 +83,13 @@ class Mapped(Message, frozen=True):
     identity: str = ""
 
 
+class Loading(Message, frozen=True):
+    """What was read is right, and is given to XLA now, which may be the lane's death. `content` is its SHA-256."""
+
+    executable: int
+    content: str
+
+
 class Warm(Message, frozen=True):
     """An executable has run once and its result was read."""
 
@@ -131,7 +138,7 @@ class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FromFront = Weights | Load | Run | Ask | Stop
-FromLane = Hello | Mapped | Warm | Cold | Done | Failed | Answer
+FromLane = Hello | Mapped | Loading | Warm | Cold | Done | Failed | Answer
 
 LOADS_IN_FLIGHT_MAX = 3
 

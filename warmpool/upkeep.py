@@ -1,9 +1,10 @@
 """What a running instance does for its store, and because of it; never in a request's way.
 
 Models of which the store had nothing for a lane, or that could not be read, are asked for again. What a lane could not
-make warm is looked at again, by the front itself. An executable that is damaged, not trusted, or killed two lanes is
-set aside with its reason, and asked for again (`cache.wanted`); as soon as the store has a sound one under the same
-key that a lane has not tried, the lane loads it. A store that is away is asked again, less and less often.
+make warm is looked at again, by the front itself. An executable that is damaged, not trusted, or made two lanes crash
+is set aside with its reason, and asked for again (`cache.wanted`); as soon as the store has a sound one under the same
+key that a lane has not tried, the lane loads it. One that lanes were killed at, which is no proof against it, stays
+where it is and is tried again, less and less often; so is a store asked again that is away.
 
 The store also says which keys nobody trusts any more. Lanes hold executables that such a key signed, and their own copy
 of the trust, so they are replaced, one after the other. And it is told which kinds of machine use it, every day.
@@ -34,6 +35,7 @@ from cache.wanted import want
 from warmpool.backoff import backoff_s
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import LoadPlan
+from warmpool.load_queue import DIED
 from warmpool.manifest import executable_path
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ LOOK_FIRST_S = 0.5
 LOOK_S_MAX = 60.0
 TRUST_EVERY_S = 60.0
 REPLACED_S_MAX = 30.0
+REST_FIRST_S = 60.0  # between tries of what lanes were killed at
+REST_S_MAX = 3600.0
 
 
 class _Sound(NamedTuple):
@@ -49,6 +53,14 @@ class _Sound(NamedTuple):
 
     file: Path
     content: str
+
+
+class _Rest(NamedTuple):
+    """Until when a content is not tried again (monotonic), and how often it was."""
+
+    content: str
+    tries: int
+    until_s: float
 
 
 class Upkeep:
@@ -67,7 +79,7 @@ class Upkeep:
         self._plan_missing = plan_missing
         self._news = asyncio.Event()
         self._troubles: dict[str, str] = {}  # by what was asked: why the store did not do it
-        self._given: dict[str, str] = {}  # by key: the content that lanes got last, or died of
+        self._rests: dict[str, _Rest] = {}  # by key, of what lanes were killed at
         self._marked_s: dict[str, float] = {}
 
     @property
@@ -132,16 +144,32 @@ class Upkeep:
         ]
 
     async def _mend(self, key: str, reason: str) -> None:
-        deadly = any(lane.kills(key) for lane in self._lanes)
+        deadly = frozenset[str]().union(*(lane.deadly(key) for lane in self._lanes))
         tried = {lane.tried.get(number, "") for lane, number in self._cold_in(key)}
-        sound = await self._asked(f"key {key}", lambda: self._sound(key, reason, tried, deadly=deadly))
-        for lane, number in self._cold_in(key) if sound else ():
-            if sound and lane.retry(number, *sound):
+        sound = await self._asked(f"key {key}", lambda: self._sound(key, reason, tried, deadly))
+        if sound is None or self._rests_still(key, sound.content, other=bool(deadly)):
+            return
+        for lane, number in self._cold_in(key):
+            if lane.retry(number, *sound):
                 log.info("executable is tried again", extra={"lane": lane.name, "key": key})
-                self._given[key] = sound.content
 
-    def _sound(self, key: str, reason: str, tried: set[str], *, deadly: bool) -> _Sound | None:
-        """The executable, if it is sound, did not kill lanes, and is not what all lanes tried that lack it."""
+    def _rests_still(self, key: str, content: str, *, other: bool) -> bool:
+        """Whether it is too early for another try of what lanes were killed at; `other`: that was another content."""
+        if not any(lane.gave_up(key) for lane in self._lanes):
+            return False
+        now_s = time.monotonic()
+        rest = self._rests.get(key)
+        if rest is None or rest.content != content:
+            first_s = 0.0 if other or rest else REST_FIRST_S
+            rest = _Rest(content, 1, now_s + first_s)
+        if still := now_s < rest.until_s:
+            self._rests[key] = rest
+        else:
+            self._rests[key] = _Rest(content, rest.tries + 1, now_s + backoff_s(rest.tries, REST_FIRST_S, REST_S_MAX))
+        return still
+
+    def _sound(self, key: str, reason: str, tried: set[str], deadly: frozenset[str]) -> _Sound | None:
+        """The executable, if it is sound, lanes did not crash of it, and it is not what all tried that lack it."""
         path = executable_path(key)
         self._store.discard(path)  # perhaps only the copy that is kept here is damaged
         try:
@@ -149,13 +177,11 @@ class Upkeep:
             checked = check(self._store, path)
             content = hashlib.sha256(self._store.inner.get(path)).hexdigest()
         except NotStored:
-            if deadly:
-                self._given.setdefault(key, "")  # somebody set it aside: what comes is another one
             if self._store.names("models"):  # else the whole store is away, and not to be begun again
                 want(self._store, key, reason)
             return None
-        if deadly and self._given.setdefault(key, content) == content:
-            self._set_aside(path, reason, generation)
+        if content in deadly:
+            self._set_aside(path, DIED, generation)
         elif checked.unknown:  # perhaps only this instance lacks a key: what others trust is not its to move
             return None
         elif checked.fault:

@@ -1,5 +1,6 @@
 """A lane by itself: forked from a zygote, spoken to in its own messages, with an arena that the test holds."""
 
+import hashlib
 import os
 import signal
 from pathlib import Path
@@ -13,12 +14,14 @@ from cache.local_store import LocalStore
 from cache.signing import ANYONE
 from tests.instance_process import alive, wait_until
 from tests.tiny import BIAS, MATRIX, METHODS
+from tests.warmpool.tampering import Genuine, deadly
 from warmpool import messages
 from warmpool.arena import Arena, regions
 from warmpool.catalog import read_catalog, verify_weights
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.forking import Zygote
 from warmpool.load_plan import plan_loads
+from warmpool.load_queue import CRASHES
 
 SLOW_STEPS = 400_000_000
 REPLY_S_MAX = 60.0
@@ -49,6 +52,7 @@ class Lane:
         argument = {"mode": mode, "arena_bytes": self.arena.size_bytes, "trust": ANYONE.to_json()}
         self.channel = zygote.fork("warmpool.lane:main", argument, descriptors=(self.arena.descriptor,), orphan=True)
         self.channel.settimeout(REPLY_S_MAX)
+        self.begun = []
         self.model = model
         self.pid = self.receive(messages.Born).pid
         self.hello = self.receive(messages.Hello)
@@ -63,6 +67,9 @@ class Lane:
 
     def receive(self, kind):
         message = messages.decode_from_lane(self.channel.recv(MESSAGE_BYTES_MAX))
+        while isinstance(message, messages.Loading):
+            self.begun.append(message)
+            message = messages.decode_from_lane(self.channel.recv(MESSAGE_BYTES_MAX))
         assert isinstance(message, kind), message
         return message
 
@@ -191,6 +198,7 @@ def test_an_artifact_that_is_not_whole_stays_cold(lane, loads, tmp_path, change,
         file.write_bytes(change(Path(load.artifact_path).read_bytes()))
     cold = lane.ask(changed(load, artifact_path=str(file)), messages.Cold)
     assert words in cold.reason
+    assert lane.begun == [], "nothing of it reached XLA"
     assert str(tmp_path) not in cold.reason
     lane.ask(load, messages.Warm)
 
@@ -240,7 +248,10 @@ def test_whole_bytes_that_xla_refuses_stay_cold(lane, loads, tmp_path):
     header, _ = unpack(Path(load.artifact_path).read_bytes(), key=load.key, trust=ANYONE)
     file = tmp_path / "artifact"
     file.write_bytes(pack(header, b"these bytes are whole and no executable"))
-    assert "XLA" in lane.ask(changed(load, artifact_path=str(file)), messages.Cold).reason
+    cold = lane.ask(changed(load, artifact_path=str(file)), messages.Cold)
+    assert "XLA" in cold.reason
+    assert cold.content == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert lane.begun == [messages.Loading(executable=load.executable, content=cold.content)]
     lane.ask(load, messages.Warm)
 
 
@@ -267,6 +278,17 @@ def test_weights_are_verified_again_where_their_file_is_another_one(lane, loads)
     file.unlink()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert "changed" in lane.map_weights(verified=verified).reason
+
+
+def test_before_it_may_die_of_an_executable_it_says_of_which_content(lane, loads, tmp_path):
+    lane.map_weights()
+    load = loads["predict", 4]
+    genuine = Genuine(Path(load.artifact_path).read_bytes(), ())
+    file = tmp_path / "artifact"
+    file.write_bytes(genuine.with_payload(deadly(genuine.payload)))
+    assert lane.ask(changed(load, artifact_path=str(file)), messages.Gone).exit in CRASHES
+    content = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert lane.begun == [messages.Loading(executable=load.executable, content=content)]
 
 
 def test_it_ends_when_told_to_and_says_so_to_the_zygote(lane):

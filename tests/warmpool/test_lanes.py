@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import signal
+import socket
 import time
 
 import numpy as np
@@ -14,8 +15,10 @@ from cache.local_store import LocalStore
 from cache.signing import ANYONE, Trust
 from tests.instance_process import alive, wait_until
 from tests.tiny import executable_file
+from warmpool import messages
 from warmpool.batches import Batch, Part
 from warmpool.catalog import read_catalog
+from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.forking import Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import plan_loads
@@ -73,9 +76,18 @@ class World:
         method = self.model.methods[name]
         (executable,) = [one for one in self.lane.warm[method] if one.bucket == {"batch": 1}]
         arrays = [np.asarray(inputs[spec.name], spec.dtype) for spec in method.spec.inputs]
+        return self.batch_of(method, executable, arrays)
+
+    def any_batch(self, load):
+        """One that fills the bucket of an executable, warm or not."""
+        loadable = self.lane.load_plan.loadables[load.executable]
+        arrays = [np.zeros(shape, dtype) for dtype, shape in load.inputs]
+        return self.batch_of(loadable.method, loadable.candidate, arrays)
+
+    def batch_of(self, method, executable, arrays):
         part = Part(
             method=method,
-            need={"batch": 1},
+            need=dict(executable.bucket),
             inputs=arrays,
             deadline_s=0.0,
             arrived_ns=0,
@@ -338,3 +350,133 @@ def test_nothing_is_loaded_again_by_a_lane_that_is_to_stop(own_store, fingerprin
 
 def digest(data):
     return hashlib.sha256(data).hexdigest()
+
+
+# What a lane dies of
+
+
+class Puppet:
+    """A zygote whose only child is the test itself, which says what a lane says and ends as it likes."""
+
+    def __init__(self):
+        self.current = self
+        self.forks = asyncio.Queue()
+        self.ours = None
+
+    def fork(self, *_, **__):
+        front, lane = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        lane.setblocking(False)
+        self.forks.put_nowait(lane)
+        return front
+
+    def say(self, *said):
+        for message in said:
+            self.ours.send(message if isinstance(message, bytes) else messages.encode(message))
+
+    async def hear(self, kind):
+        data = await asyncio.get_running_loop().sock_recv(self.ours, MESSAGE_BYTES_MAX)
+        message = messages.decode_from_front(data)
+        assert isinstance(message, kind), message
+        return message
+
+    async def begin(self, fingerprint):
+        """The next process; what it is to load first."""
+        self.ours = await self.forks.get()
+        self.say(messages.Hello(fingerprint=dict(fingerprint.ingredients), stages=[]))
+        weights = await self.hear(messages.Weights)
+        self.say(messages.Mapped(version=weights.version, stages=[], identity="file"))
+        return await self.hear(messages.Load)
+
+    def end(self, status):
+        """The zygote says so last."""
+        self.say(b'{"exit": %d}' % status)
+        self.ours.close()
+
+
+@pytest.fixture
+def with_puppet(tiny_store):
+    """Runs a coroutine function in a world whose lane is a puppet."""
+
+    def run(coroutine):
+        async def main():
+            world, puppet = World(tiny_store, None), Puppet()
+            world.lane._zygote = puppet
+            world.lane.start()
+            await coroutine(world, puppet)
+            puppet.ours.close()
+            await world.lane.stop(WAIT_S_MAX)
+
+        asyncio.run(asyncio.wait_for(main(), WAIT_S_MAX))
+
+    return run
+
+
+@pytest.mark.parametrize(("status", "is_deadly"), [(-signal.SIGSEGV, True), (-signal.SIGKILL, False), (1, False)])
+def test_two_crashes_while_it_loads_a_content_speak_against_that_and_two_kills_do_not(
+    with_puppet, fingerprint, status, is_deadly
+):
+    async def story(world, puppet):
+        for _ in range(2):
+            load = await puppet.begin(fingerprint)
+            puppet.say(messages.Loading(executable=load.executable, content="content"))
+            puppet.end(status)
+        await puppet.begin(fingerprint)
+        assert world.lane.gave_up(load.key)
+        assert world.lane.deadly(load.key) == ({"content"} if is_deadly else frozenset())
+
+    with_puppet(story)
+
+
+def test_what_a_lane_said_last_is_heard_though_it_left_something_unread(with_puppet, fingerprint):
+    """The kernel tells of that first, as a connection that was reset."""
+
+    async def story(world, puppet):
+        load = await puppet.begin(fingerprint)
+        puppet.say(messages.Loading(executable=load.executable, content="content"))
+        world.lane._send(messages.Ask())
+        puppet.end(-signal.SIGSEGV)
+        _, _, reason = await world.until_told(1)
+        assert reason == f"the primary lane died with status {-signal.SIGSEGV}"
+        assert set(world.lane._loads._crashes) == {(load.key, "content")}
+        await puppet.begin(fingerprint)
+
+    with_puppet(story)
+
+
+def test_while_it_loads_a_suspect_a_lane_takes_no_batch(with_puppet, fingerprint):
+    async def story(world, puppet):
+        load = await puppet.begin(fingerprint)
+        puppet.say(messages.Warm(executable=load.executable, stages=[]))
+        suspect = await puppet.hear(messages.Load)
+        assert world.lane.idle
+        puppet.end(-signal.SIGKILL)
+        first = await puppet.begin(fingerprint)
+        puppet.say(messages.Warm(executable=first.executable, stages=[]))
+        assert await puppet.hear(messages.Load) == suspect
+        assert not world.lane.idle
+        puppet.say(messages.Warm(executable=suspect.executable, stages=[]))
+        await puppet.hear(messages.Load)
+        assert world.lane.idle
+
+    with_puppet(story)
+
+
+def test_a_suspect_is_loaded_when_the_batch_that_runs_is_done(with_puppet, fingerprint):
+    async def story(world, puppet):
+        first = await puppet.begin(fingerprint)
+        puppet.say(messages.Warm(executable=first.executable, stages=[]))
+        suspect = await puppet.hear(messages.Load)
+        puppet.end(-signal.SIGKILL)
+        first = await puppet.begin(fingerprint)
+        batch = world.any_batch(first)
+        assert world.lane.idle
+        world.lane.submit(batch)
+        assert isinstance(await puppet.hear(messages.Run), messages.Run)
+        puppet.say(messages.Warm(executable=first.executable, stages=[]))
+        await world.until(lambda: world.lane.warm_count == 1)
+        with pytest.raises(BlockingIOError):
+            puppet.ours.recv(1)
+        puppet.say(messages.Done(start_ns=1, end_ns=2))
+        assert await puppet.hear(messages.Load) == suspect
+
+    with_puppet(story)

@@ -1,16 +1,19 @@
 """Which loads a lane is given when, and what is not tried again."""
 
 import dataclasses
+import signal
 
 import msgspec
+import pytest
 
 from tests.warmpool.served import doubling
 from warmpool import messages
 from warmpool.load_plan import Loadable, LoadPlan
-from warmpool.load_queue import DEATHS_MAX, LoadQueue
+from warmpool.load_queue import CRASHES, DEATHS_MAX, LoadQueue
 from warmpool.selection import Candidate
 
 METHOD = doubling()
+CRASHED = -signal.SIGSEGV
 
 
 def planned(minimum, rest):
@@ -83,7 +86,7 @@ def test_deaths_count_only_while_an_executable_never_was_loaded_since():
         if turn % 2:
             queue.settle(warm(0))
         else:
-            queue.died()
+            queue.died(CRASHED)
 
 
 def test_what_is_absent_is_refused_with_its_reason_and_not_tried():
@@ -101,14 +104,14 @@ def test_what_was_being_loaded_at_a_death_is_loaded_alone_and_after_the_next_dea
     assert taken(queue) == ["weights", "key0", "key1"]
     queue.settle(mapped())
     assert taken(queue) == ["key2"]
-    queue.died()
+    queue.died(CRASHED)
     queue.begin(plan)
     assert taken(queue) == ["weights"], "the next one is a suspect"
     queue.settle(mapped())
     assert taken(queue) == ["key0"]
     queue.settle(warm(0))
     assert taken(queue) == ["key1"]
-    queue.died()
+    queue.died(CRASHED)
     assert DEATHS_MAX == 2
     assert queue.begin(plan) == {1: "lanes died 2 times while they loaded it"}
     assert taken(queue) == ["weights", "key0"], "it was loaded since: no suspect any more"
@@ -129,7 +132,7 @@ def test_a_death_counts_once_for_an_executable_that_was_being_loaded_twice():
     queue = LoadQueue()
     queue.begin(plan)
     assert taken(queue) == ["weights", "key0", "key0"]
-    queue.died()
+    queue.died(CRASHED)
     assert queue.begin(plan) == {}
 
 
@@ -139,7 +142,7 @@ def test_weights_at_which_lanes_die_are_not_mapped_again_and_nothing_of_their_ve
     for given in (["weights", "key0"], ["weights"]):
         assert queue.begin(plan) == {}
         assert taken(queue) == given
-        queue.died()
+        queue.died(CRASHED)
     assert queue.begin(plan) == {0: "lanes died 2 times while they mapped its weights"}
     assert taken(queue) == []
     assert queue.finished
@@ -193,23 +196,22 @@ def killed(queue, times):
         sent = taken(queue)
         queue.settle(mapped())
         assert sent + taken(queue) == ["weights", "key0"]
-        queue.died()
+        queue.died(CRASHED)
 
 
-def test_what_killed_lanes_is_loaded_again_if_another_one_is_added_and_is_given_up_again_after_as_many_deaths():
+def test_what_killed_lanes_is_loaded_again_if_it_is_added_alone_and_is_given_up_again_after_one_death_more():
     queue = LoadQueue()
     killed(queue, DEATHS_MAX)
-    assert queue.kills("key0")
+    assert queue.gave_up("key0")
     assert queue.begin(planned(minimum=0, rest=1)) == {0: "lanes died 2 times while they loaded it"}
     taken(queue)
     queue.settle(mapped())
     queue.add(load(0), minimum=False)
-    assert not queue.kills("key0")
+    assert not queue.gave_up("key0")
     assert taken(queue) == ["key0"]
-    queue.died()
-    assert not queue.kills("key0")
-    killed(queue, DEATHS_MAX - 1)
-    assert queue.kills("key0")
+    assert queue.alone
+    queue.died(CRASHED)
+    assert queue.gave_up("key0")
 
 
 def test_a_death_that_nothing_is_to_blame_for_makes_no_suspect():
@@ -218,7 +220,93 @@ def test_a_death_that_nothing_is_to_blame_for_makes_no_suspect():
     for _ in range(2 * DEATHS_MAX):
         assert queue.begin(plan) == {}
         assert taken(queue) == ["weights", "key0", "key1"], "none is loaded alone"
-        queue.died(blamed=False)
+        queue.died(None)
         assert queue.finished
-    assert not queue.kills("key0")
-    assert not queue.kills("m/1")
+    assert not queue.gave_up("key0")
+    assert not queue.gave_up("m/1")
+
+
+# What is deadly
+
+
+def crashed(queue, content, status=CRASHED, plan=None):
+    """The lane said what it had read of the only executable, and ended."""
+    queue.begin(plan or planned(minimum=0, rest=1))
+    queue.take()
+    queue.settle(mapped())
+    if not queue.take():  # it was taken beside the weights
+        assert not queue.gave_up("key0")
+    queue.begun(messages.Loading(executable=0, content=content))
+    queue.died(status)
+
+
+def test_the_content_that_lanes_crashed_of_as_often_as_it_takes_is_deadly_and_no_other():
+    queue = LoadQueue()
+    crashed(queue, "one")
+    assert queue.deadly("key0") == frozenset()
+    crashed(queue, "one")
+    assert queue.deadly("key0") == {"one"}
+    assert queue.deadly("key1") == frozenset()
+    queue.add(load(0), minimum=False)
+    assert queue.deadly("key0") == {"one"}, "that another one is tried says nothing of it"
+
+
+def test_two_contents_that_lanes_crashed_of_once_each_are_given_up_and_not_deadly():
+    queue = LoadQueue()
+    crashed(queue, "one")
+    crashed(queue, "another")
+    assert queue.gave_up("key0")
+    assert queue.deadly("key0") == frozenset()
+
+
+@pytest.mark.parametrize("status", [-signal.SIGKILL, -signal.SIGTERM, 0, 1])
+def test_what_lanes_were_killed_at_is_given_up_and_not_deadly(status):
+    queue = LoadQueue()
+    crashed(queue, "one", status)
+    crashed(queue, "one", status)
+    assert queue.gave_up("key0")
+    assert queue.deadly("key0") == frozenset()
+
+
+@pytest.mark.parametrize("status", sorted(CRASHES))
+def test_every_crash_counts(status):
+    queue = LoadQueue()
+    crashed(queue, "one", status)
+    crashed(queue, "one", status)
+    assert queue.deadly("key0") == {"one"}
+
+
+def test_a_lane_that_crashed_before_it_began_to_load_crashed_of_something_else():
+    queue = LoadQueue()
+    killed(queue, DEATHS_MAX)
+    assert queue.gave_up("key0")
+    assert queue.deadly("key0") == frozenset()
+
+
+def test_what_was_loaded_since_a_crash_did_not_cause_it():
+    queue = LoadQueue()
+    crashed(queue, "one")
+    queue.begin(planned(minimum=0, rest=1))
+    queue.take()
+    queue.settle(mapped())
+    queue.take()
+    queue.begun(messages.Loading(executable=0, content="one"))
+    queue.settle(warm(0))
+    crashed(queue, "one")
+    assert queue.deadly("key0") == frozenset()
+
+
+def test_a_suspect_waits_for_the_batch_that_runs_and_is_loaded_while_nothing_runs():
+    queue = LoadQueue()
+    crashed(queue, "one")
+    queue.begin(planned(minimum=0, rest=2))
+    assert taken(queue) == ["weights"]
+    assert not queue.alone
+    queue.settle(mapped())
+    assert queue.alone
+    assert queue.take(busy=True) == []
+    assert taken(queue) == ["key0"]
+    assert queue.alone
+    queue.settle(warm(0))
+    assert not queue.alone
+    assert [work.key for work in queue.take(busy=True)] == ["key1"]

@@ -32,6 +32,7 @@ from_front = (
 from_lane = (
     st.builds(messages.Hello, fingerprint=st.dictionaries(texts, texts, max_size=3), stages=stages)
     | st.builds(messages.Mapped, version=texts, stages=stages, reason=texts)
+    | st.builds(messages.Loading, executable=counts, content=texts)
     | st.builds(messages.Warm, executable=counts, stages=stages)
     | st.builds(messages.Cold, executable=counts, reason=texts)
     | st.builds(messages.Done, start_ns=counts, end_ns=counts)

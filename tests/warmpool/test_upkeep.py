@@ -36,7 +36,8 @@ class Lane:
         self.load_plan: Any = SimpleNamespace(loadables={}, missing={})
         self.cold_reasons: dict[int, str] = {}
         self.tried: dict[int, str] = {}
-        self.deaths: set[str] = set()
+        self.given_up: set[str] = set()
+        self.crashes: dict[str, frozenset[str]] = {}
         self.given: list[tuple[str, bytes]] = []
         self.trusts: list[Any] = []
         self.started_ns = 1
@@ -48,14 +49,17 @@ class Lane:
     def key(self, number):
         return self.load_plan.loadables[number].message.key
 
-    def kills(self, key):
-        return key in self.deaths
+    def gave_up(self, key):
+        return key in self.given_up
+
+    def deadly(self, key):
+        return self.crashes.get(key, frozenset())
 
     def retry(self, number, file, content):
         if self.tried.get(number) == content:
             return False
         del self.cold_reasons[number]
-        self.deaths.discard(self.key(number))
+        self.given_up.discard(self.key(number))
         self.tried[number] = content
         self.given.append((self.key(number), file.read_bytes()))
         return True
@@ -85,12 +89,17 @@ class Lane:
         if content:
             self.tried[number] = digest(content)
 
-    def killed_by(self, key):
-        """Two processes of the lane died of it; the third knows nothing of what they tried."""
+    def killed_at(self, key):
+        """Two processes of the lane were killed while they loaded it; the third knows nothing of what they tried."""
         number = self._number(key)
         self.cold_reasons[number] = "lanes died 2 times while they loaded it"
         self.tried.pop(number, None)
-        self.deaths.add(key)
+        self.given_up.add(key)
+
+    def crashed_of(self, key, content):
+        """Two processes of the lane crashed while they loaded this content."""
+        self.killed_at(key)
+        self.crashes[key] = self.deadly(key) | {digest(content)}
 
 
 def digest(data):
@@ -294,7 +303,7 @@ def test_one_that_kills_lanes_is_set_aside_with_that_reason_and_the_same_is_neve
     async def story(world):
         path, key = world.paths[0], world.keys[0]
         deadly = world.sound[path]
-        world.primary.killed_by(key)
+        world.primary.crashed_of(key, deadly)
         world.upkeep.notice()
         await world.until(lambda: world.asked == ({path: "lanes died 2 times while they loaded it"}, [key]))
         await world.looked()
@@ -312,12 +321,12 @@ def test_one_that_kills_lanes_is_set_aside_with_that_reason_and_the_same_is_neve
 def test_one_that_kills_lanes_in_the_place_of_one_that_did_is_set_aside_too(tended):
     async def story(world):
         path, key = world.paths[0], world.keys[0]
-        world.primary.killed_by(key)
+        world.primary.crashed_of(key, world.sound[path])
         world.upkeep.notice()
         await world.until(lambda: world.upkeep.quarantined == 1)
         world.bottom.put(path, world.another(path))
         await world.until(lambda: world.primary.given)
-        world.primary.killed_by(key)
+        world.primary.crashed_of(key, world.another(path))
         world.upkeep.notice()
         await world.until(lambda: world.upkeep.quarantined == 2)
         world.bottom.put(path, world.another(path, b"a third"))
@@ -331,7 +340,7 @@ def test_where_another_instance_set_it_aside_first_what_comes_next_is_tried(tend
     async def story(world):
         path, key = world.paths[0], world.keys[0]
         world.bottom.delete(path)
-        world.primary.killed_by(key)
+        world.primary.crashed_of(key, world.sound[path])
         world.upkeep.notice()
         await world.until(lambda: world.asked == ({}, [key]))
         world.bottom.put(path, world.another(path))
@@ -344,13 +353,55 @@ def test_where_another_instance_set_it_aside_first_what_comes_next_is_tried(tend
 def test_a_damaged_one_in_the_place_of_a_deadly_one_is_not_tried(tended):
     async def story(world):
         path, key = world.paths[0], world.keys[0]
-        world.primary.killed_by(key)
+        world.primary.crashed_of(key, world.sound[path])
         world.upkeep.notice()
         await world.until(lambda: world.upkeep.quarantined == 1)
         world.bottom.put(path, world.another(path)[:-1])
         await world.until(lambda: world.upkeep.quarantined == 2)
         await world.looked()
         assert world.primary.given == []
+
+    tended(story)
+
+
+def test_what_took_the_place_of_one_that_lanes_crashed_of_is_tried_and_not_blamed_for_that(tended):
+    """Somebody repaired it before the first look."""
+
+    async def story(world):
+        path, key = world.paths[0], world.keys[0]
+        world.bottom.put(path, world.another(path))
+        world.primary.crashed_of(key, world.sound[path])
+        world.upkeep.notice()
+        await world.until(lambda: world.primary.given)
+        assert world.primary.given == [(key, world.another(path))]
+        assert world.asked == ({}, [])
+
+    tended(story)
+
+
+def test_one_that_lanes_were_killed_at_stays_and_is_tried_again_later_and_later(tended, monkeypatch):
+    """Memory ran out, say: two deaths of everybody's reasons are no proof against it."""
+    now_s = [1000.0]
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    async def story(world):
+        path, key = world.paths[0], world.keys[0]
+        for turn, pause_s in enumerate((60.0, 60.0, 120.0, 240.0)):
+            world.primary.killed_at(key)
+            world.upkeep.notice()
+            await world.looked()
+            now_s[0] += pause_s - 1.0
+            await world.looked()
+            assert len(world.primary.given) == turn
+            now_s[0] += 1.0
+            await world.until(lambda turn=turn: len(world.primary.given) == turn + 1)
+        world.primary.killed_at(key)
+        world.upkeep.notice()
+        world.bottom.put(path, world.another(path))  # another one need not wait
+        await world.until(lambda: len(world.primary.given) == 5)
+        assert world.primary.given[-1] == (key, world.another(path))
+        assert world.asked == ({}, [])
+        assert world.upkeep.quarantined == 0
 
     tended(story)
 
@@ -561,7 +612,7 @@ def test_a_store_that_can_be_read_and_not_written_is_told_once_and_stays_in_trou
         world.bottom.delete(missing)
         world.bottom.before = read_only
         world.primary.cold(world.keys[0], "it is damaged", sound[:-1])
-        world.primary.killed_by(world.keys[1])
+        world.primary.crashed_of(world.keys[1], world.sound[world.paths[1]])
         world.primary.cold(world.keys[2], "nothing is stored")
         world.upkeep.notice()
         for _ in range(20):
