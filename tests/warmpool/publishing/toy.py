@@ -17,7 +17,7 @@ batch = Dim("batch", max=4, sizes={sizes}, batch=True)
 seq = Dim("seq", max=4, sizes=(4,))
 
 def predict(params, x):
-    return x.sum(axis=1) * params["factor"]
+    return x.sum(axis=1) {operation} params["factor"]
 
 model = Model(
     name="{name}",
@@ -63,10 +63,12 @@ class Toy:
             Signer.generate().write(folder / "key")
         self.settings = StoreSettings(store=str(self.store), signing_key=str(folder / "key"))
 
-    def model_file(self, factor: float = 2.0, *, sizes: tuple[int, ...] = (1,), name: str = "toy") -> Path:
+    def model_file(
+        self, factor: float = 2.0, *, sizes: tuple[int, ...] = (1,), name: str = "toy", operation: str = "*"
+    ) -> Path:
         path = self.folder / "author" / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(textwrap.dedent(MODEL.format(factor=factor, sizes=sizes, name=name)))
+        path.write_text(textwrap.dedent(MODEL.format(factor=factor, sizes=sizes, name=name, operation=operation)))
         return path
 
     def publish(
