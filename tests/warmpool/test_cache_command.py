@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.warmpool.cared_store import CaredStore
 from tests.warmpool.command import assert_one_line, warmpool
 from warmpool.cache_commands.command import COMMANDS
 
@@ -48,7 +49,7 @@ def test_a_command_without_a_store_says_which_setting_is_missing(name):
 
 @pytest.mark.parametrize("name", [name for name in LIGHT if name != "keygen"])
 def test_settings_may_come_from_the_environment(name, tmp_path):
-    (tmp_path / "store").mkdir()
+    CaredStore(tmp_path).publish()
     arguments = ("ab" * 32,) if name == "distrust" else ()
     environment = {"WARMPOOL_STORE": str(tmp_path / "store"), "WARMPOOL_ALLOW_UNSIGNED": "1"}
     result = warmpool("cache", name, "--json", *arguments, **environment)

@@ -226,13 +226,6 @@ def test_a_version_that_is_not_published_is_told_with_those_that_are(filled, nam
     assert outcome.err == f"warmpool cache: fill: {named!r} is not published; there is {there}\n"
 
 
-def test_an_empty_store_has_nothing_to_fill(tmp_path, capsys):
-    filled = Filled(Toy(tmp_path), capsys)
-    assert filled.run() == Outcome(0, "nothing is published\n", "")
-    outcome = filled.run("toy")
-    assert outcome.err == "warmpool cache: fill: 'toy' is not published; there is nothing\n"
-
-
 def test_a_person_reads_a_line_for_each_version(filled):
     filled.bottom.delete(executable_path(filled.keys("toy/2")[0]))
     outcome = filled.run()

@@ -21,6 +21,7 @@ def parsed(*flags):
 
 def test_the_store_of_the_flags_is_opened_with_the_keys_that_it_distrusts(tmp_path):
     cared = CaredStore(tmp_path)
+    cared.publish()
     cared.bottom.put(f"distrusted/{SIGNER.key_id}", b"{}")
     store = opened.opened(parsed("--store", str(cared.bottom.root), *cared.trusting))
     assert store.trust.distrusted == {SIGNER.key_id}
@@ -39,6 +40,27 @@ def test_a_setting_that_is_not_allowed_is_named(flags, error, words, monkeypatch
     monkeypatch.delenv("WARMPOOL_STORE", raising=False)
     with pytest.raises(error, match=words):
         opened.opened(parsed(*flags))
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "gc", "fill", "distrust"])
+@pytest.mark.parametrize("made", [(), (".",), ("leases", "wanted")], ids=["no folder", "an empty one", "no model"])
+def test_of_a_store_where_nothing_was_published_no_command_says_that_all_is_well(tmp_path, capsys, command, made):
+    """A folder that is not mounted, say, or a path that was mistyped."""
+    cared = CaredStore(tmp_path)
+    for name in made:
+        (cared.bottom.root / name).mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    outcome = cared.run(capsys, command, *([SIGNER.key_id] if command == "distrust" else []))
+    assert (outcome.status, outcome.out) == (1, "")
+    (line,) = outcome.err.splitlines()
+    assert line.startswith(f"warmpool cache: {command}: store '{cared.bottom.root}' is not there, or nothing was publ")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_store_that_only_shares_a_cache_of_jax_is_cared_for_too(tmp_path, capsys):
+    cared = CaredStore(tmp_path)
+    cared.bottom.put("jax-cache/0123456789abcdef/k", b"damaged")
+    assert [*cared.run(capsys, "verify", "--json").json()["faults"]] == ["jax-cache/0123456789abcdef/k"]
 
 
 def test_who_is_not_watching_sees_nothing_of_what_is_quick(capsys):

@@ -85,11 +85,6 @@ def test_a_sound_store_is_said_to_be_so(cared, capsys, verify):
     assert cared.content() == before
 
 
-def test_an_empty_store_is_sound(tmp_path, capsys):
-    outcome = CaredStore(tmp_path).run(capsys, "verify")
-    assert (outcome.status, outcome.out) == (0, "checked 0 objects, 0 B\neverything is sound\n")
-
-
 # By what is damaged: its path, its damaged content, and what is said of that.
 DAMAGES = {
     "an executable with a bit flipped": (

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
         for path, problem in problems.items():
             print(f"cannot be read: {path}: {problem}")
         if not (filled or problems):
-            print("nothing is published")
+            print("no version is served")
     return 1 if problems or any(one.problem for one in filled) else 0
 
 

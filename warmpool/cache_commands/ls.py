@@ -105,7 +105,7 @@ def _show(listed: dict[str, Any]) -> None:
         console.width = _PIPED_COLUMNS
     console.print(table)
     folders = (f"{name} {one['objects']} · {shown_bytes(one['bytes'])}" for name, one in listed["folders"].items())
-    lines = ["objects: " + (", ".join(folders) or "none")]
+    lines = ["objects: " + ", ".join(folders)]
     lines += [f"quarantined {kept['when']}: {kept['path']}: {kept['reason']}" for kept in listed["quarantined"]]
     lines += [f"wanted: {key}" for key in listed["wanted"]]
     lines += [f"cannot be read: {path}: {problem}" for path, problem in listed["problems"].items()]

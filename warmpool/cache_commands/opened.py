@@ -22,9 +22,28 @@ def store_settings(args: argparse.Namespace) -> StoreSettings:
     return read_settings(StoreSettings, vars(args), os.environ)
 
 
-def opened(args: argparse.Namespace) -> SignedStore:
-    """The store of flags and environment. Raises ValueError, CacheError."""
-    return open_store(store_settings(args))
+class NothingPublished(ValueError):
+    """The store holds nothing that could be cared for: more likely it is another folder than the one that was meant."""
+
+
+def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> SignedStore:
+    """The store of flags and environment.
+
+    Args:
+        args: Of the command.
+        may_be_empty: Whether the command begins a store; any other one would say that all is well with none.
+
+    Raises:
+        ValueError, CacheError: A setting is not allowed, or the store cannot be read.
+        NothingPublished: It holds no model, nor a shared cache of JAX's.
+    """
+    settings = store_settings(args)
+    store = open_store(settings)
+    if not (may_be_empty or store.names("models") or store.names("jax-cache")):
+        raise NothingPublished(
+            f"store {settings.store!r} is not there, or nothing was published in it: is it the right one, is it mounted?"
+        )
+    return store
 
 
 @contextmanager

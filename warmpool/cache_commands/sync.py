@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"--jax-cache is {str(args.jax_cache)!r}, allowed: a folder of this machine")
     both = args.pull == args.push
     cache = JaxCache(args.jax_cache)
-    sync = JaxCacheSync(opened(args), cache, cache.entries())
+    sync = JaxCacheSync(opened(args, may_be_empty=True), cache, cache.entries())
     pulled = Pulled()
     if args.pull or both:
         paths = sync.missing()
