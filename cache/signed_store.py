@@ -61,6 +61,15 @@ class SignedStore:
         self.trust = replace(self.trust, distrusted=self.trust.distrusted | new)
         return new
 
+    def require_signer(self, what: str = "what is to be made") -> None:
+        """Raise Untrusted where nothing could be stored that has to be signed; to be asked before work is done."""
+        if self.signer is None:
+            if not self.trust.unsigned:
+                raise Untrusted(what, "it cannot be stored unsigned: give a signing key")
+        elif self.signer.key_id in self.trust.distrusted:
+            shown = self.signer.key_id[:SHOWN_DIGITS]
+            raise Untrusted(what, f"it cannot be stored: the key {shown}, which would sign it, is distrusted")
+
     def get(self, path: str, *, bytes_max: int | None = None) -> bytes:
         """The object; a document without its signature.
 
@@ -140,12 +149,7 @@ class SignedStore:
             return data
         if folder.content == "document" and self.signer:
             self.refresh_trust()  # documents make things visible, at the end of work that took its time
-        if self.signer is None:
-            if not self.trust.unsigned:
-                raise Untrusted(repr(path), "it cannot be stored unsigned: give a signing key")
-        elif self.signer.key_id in self.trust.distrusted:
-            shown = self.signer.key_id[:SHOWN_DIGITS]
-            raise Untrusted(repr(path), f"it cannot be stored: the key {shown}, which would sign it, is distrusted")
+        self.require_signer(repr(path))
         if folder.content == "document":
             return seal(path, data, self.signer)
         header = artifact.peek(repr(path), data)

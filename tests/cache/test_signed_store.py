@@ -128,6 +128,17 @@ def test_who_has_no_key_stores_nothing_that_has_to_be_signed(inner, tmp_path, pa
     assert files_of(inner) == []
 
 
+def test_who_could_store_nothing_hears_it_before_the_work(inner):
+    said = "what is to be made is not trusted: it cannot be stored"
+    with pytest.raises(Untrusted, match=f"^{said} unsigned: give a signing key$"):
+        SignedStore(inner, TRUST).require_signer()
+    distrusting = Trust.of([SIGNER.public], unsigned=True, distrusted=[SIGNER.key_id])
+    with pytest.raises(Untrusted, match=f"^{said}: the key {SIGNER.key_id[:16]}, which would sign it, is distrusted$"):
+        SignedStore(inner, distrusting, SIGNER).require_signer()
+    SignedStore(inner, TRUST, SIGNER).require_signer()
+    SignedStore(inner, ANYONE).require_signer()
+
+
 def test_who_has_no_key_can_still_coordinate_and_fetch(inner):
     store = SignedStore(inner, TRUST)
     for path in OTHERS:

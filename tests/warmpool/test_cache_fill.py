@@ -211,6 +211,16 @@ def test_stable_versions_are_filled_or_those_that_are_named(filled, named, chose
     assert (outcome.status, set(outcome.filled)) == (0, chosen)
 
 
+def test_without_a_key_that_signs_nothing_is_begun(filled, monkeypatch):
+    """It would be refused at the end, after minutes of compiling."""
+    monkeypatch.setattr("warmpool.cache_commands.fill.Children", None)  # no child is started
+    settings = StoreSettings(store=str(filled.toy.store), trusted_keys=str(filled.toy.folder / "key.pub"))
+    outcome = filled.run(settings=settings)
+    assert (outcome.status, outcome.out) == (1, "")
+    said = "what is to be made is not trusted: it cannot be stored unsigned: give a signing key"
+    assert outcome.err == f"warmpool cache: fill: {said}\n"
+
+
 @pytest.mark.parametrize(
     ("named", "there"),
     [

@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Fill; 0 when nothing is missing any more, 1 if something could not be made."""
     store = opened(args)
+    store.require_signer()
     found = survey(store)
     versions = _chosen(found.versions, args.models)
     # A target that cannot be read is made anew.

@@ -41,7 +41,7 @@ def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> SignedSto
     store = open_store(settings)
     if not (may_be_empty or store.names("models") or store.names("jax-cache")):
         raise NothingPublished(
-            f"store {settings.store!r} is not there, or nothing was published in it: is it the right one, is it mounted?"
+            f"store {settings.store!r} is not there, or nothing was published in it: is it the right one, and mounted?"
         )
     return store
 

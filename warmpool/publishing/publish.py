@@ -101,6 +101,7 @@ def publish(options: Options, progress: Progress) -> Summary:
     """
     start_s = time.monotonic()
     store = _opened(options.store)
+    store.require_signer()
     notes: list[str] = []
 
     def note(text: str) -> None:

@@ -9,8 +9,18 @@ import pytest
 
 from cache.errors import Untrusted
 from cache.local_store import LocalStore
+from cache.settings import StoreSettings
 from cache.signing import Signer
 from tests.warmpool.publishing.toy import Toy
+
+
+def test_without_a_key_that_signs_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warmpool.publishing.publish.Children", None)  # no child is started
+    toy = Toy(tmp_path)
+    toy.settings = StoreSettings(store=str(toy.store), trusted_keys=str(tmp_path / "key.pub"))
+    with pytest.raises(Untrusted, match="cannot be stored unsigned: give a signing key"):
+        toy.publish("1")
+    assert list(LocalStore(toy.store).entries("")) == []
 
 
 @pytest.mark.slow
