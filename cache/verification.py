@@ -30,15 +30,20 @@ class Checked:
     ingredients: dict[str, str] = field(default_factory=dict)
 
 
-def check(store: SignedStore, path: str) -> Checked:
+def check(store: SignedStore, path: str, artifact: bytes | None = None) -> Checked:
     """Read an object; one that has neither a digest nor a signature is sound.
+
+    Args:
+        store: Where it is.
+        path: Of the object.
+        artifact: What was read of an artifact already.
 
     Raises:
         NotStored: It is gone.
         StoreUnavailable: It cannot be read now, which says nothing of it.
     """
     try:
-        return Checked(ingredients=_read(store, path))
+        return Checked(ingredients=_read(store, path, artifact))
     except Untrusted as error:
         return Checked(f"it is not trusted: {error.reason}", unknown=not isinstance(error, Discredited))
     except Damaged as error:
@@ -83,12 +88,12 @@ def set_aside(
     return kept
 
 
-def _read(store: SignedStore, path: str) -> dict[str, str]:
+def _read(store: SignedStore, path: str, artifact: bytes | None) -> dict[str, str]:
     match folder_of(path):
         case Folder(content="artifact", kind="program"):
-            return _ingredients(store, path, "program")
+            return _ingredients(store, path, "program", artifact)
         case Folder(content="artifact", kind=kind) if kind:
-            return _made_of(store, path, kind)
+            return _made_of(store, path, kind, artifact)
         case Folder(content="blob"):
             _weights(store, path, path.rpartition("/")[2])
         case Folder(content="document"):
@@ -96,19 +101,20 @@ def _read(store: SignedStore, path: str) -> dict[str, str]:
     return {}
 
 
-def _made_of(store: SignedStore, path: str, kind: Kind) -> dict[str, str]:
+def _made_of(store: SignedStore, path: str, kind: Kind, artifact: bytes | None) -> dict[str, str]:
     """The ingredients of an artifact whose key is their digest."""
-    ingredients = _ingredients(store, path, kind)
+    ingredients = _ingredients(store, path, kind, artifact)
     key = path.rpartition("/")[2]
     if (made_of := digest_ingredients(ingredients)) != key:
         raise Foreign(f"artifact {key[:16]}", {"key": (key, made_of)})
     return ingredients
 
 
-def _ingredients(store: SignedStore, path: str, kind: Kind) -> dict[str, str]:
+def _ingredients(store: SignedStore, path: str, kind: Kind, artifact: bytes | None) -> dict[str, str]:
     """Those of an artifact of this kind that lies where its key says."""
     key = path.rpartition("/")[2]
-    header, _ = unpack(store.get(path), key=key, kind=kind, trust=store.trust)
+    data = store.get(path) if artifact is None else artifact
+    header, _ = unpack(data, key=key, kind=kind, trust=store.trust)
     return header.ingredients
 
 

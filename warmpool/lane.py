@@ -142,7 +142,7 @@ class Lane:
         content = ""
         try:
             with _staged(stages, "fetch"):
-                data = Path(load.artifact_path).read_bytes()
+                data = _artifact(load)
                 content = hashlib.sha256(data).hexdigest()
             weights = self.weights[load.version].result()
             with _staged(stages, "verify"):
@@ -203,6 +203,16 @@ def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone: so is the reason to be
         lane.serve(stages)
     os._exit(0)  # the loader may be inside XLA, which does not take part in an orderly exit
+
+
+def _artifact(load: messages.Load) -> bytes:
+    """The content of its file. Raises Damaged, with nothing read, where that is much larger than what was published."""
+    with Path(load.artifact_path).open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > load.bytes_max:
+            reason = f"it is {size_bytes} bytes long, no more than {load.bytes_max} are expected"
+            raise Damaged(f"artifact {load.key[:16]}", reason)
+        return file.read(size_bytes)
 
 
 def _check_calling(header: Header, load: messages.Load, weights: tuple[TensorType, ...]) -> None:

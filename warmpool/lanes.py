@@ -163,6 +163,10 @@ class LaneProxy:
         """The contents under a key that lanes certainly died of."""
         return self._loads.deadly(key)
 
+    def bytes_max(self, number: int) -> int:
+        """How large the artifact of an executable may be."""
+        return self.load_plan.loadables[number].message.bytes_max if self.load_plan else 0
+
     def retry(self, number: int, file: Path, content: str) -> bool:
         """Load an executable that is cold now from a file with this content (its SHA-256).
 

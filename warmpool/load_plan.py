@@ -21,6 +21,7 @@ from warmpool.selection import Candidate
 
 log = logging.getLogger(__name__)
 
+SPARE_BYTES = 8 << 20
 NOT_PUBLISHED = "it was not published for this kind of machine; publish it on one"
 
 
@@ -78,6 +79,7 @@ class LoadPlan:
             inputs=inputs,
             outputs=outputs,
             made_of=program_and_bucket(method.spec.program(spec.bucket), spec.bucket),
+            bytes_max=2 * spec.size_bytes + SPARE_BYTES,  # made anew since, it may have another size, but not any
         )
         placed = regions(inputs)
         if absent:

@@ -41,7 +41,8 @@ class Weights(Message, frozen=True):
 class Load(Message, frozen=True):
     """Read, verify, load and run once. Tensors are (dtype name, shape), in the program's order.
 
-    `made_of` are ingredients that the artifact has to have: the program and bucket that the manifest says.
+    `made_of` are ingredients that the artifact has to have: the program and bucket that the manifest says. A file of
+    more than `bytes_max` is not read.
     """
 
     executable: int
@@ -50,6 +51,7 @@ class Load(Message, frozen=True):
     key: str
     inputs: tuple[tuple[str, tuple[int, ...]], ...]
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    bytes_max: int
     made_of: dict[str, str] = {}
 
 

@@ -55,6 +55,16 @@ class _Sound(NamedTuple):
     content: str
 
 
+class _Look(NamedTuple):
+    """What is known of a cold executable: why it is, what lanes tried and died of (SHA-256), how large it may be."""
+
+    key: str
+    reason: str
+    tried: frozenset[str]
+    deadly: frozenset[str]
+    bytes_max: int
+
+
 class _Rest(NamedTuple):
     """Until when a content is not tried again (monotonic), and how often it was."""
 
@@ -144,10 +154,17 @@ class Upkeep:
         ]
 
     async def _mend(self, key: str, reason: str) -> None:
-        deadly = frozenset[str]().union(*(lane.deadly(key) for lane in self._lanes))
-        tried = {lane.tried.get(number, "") for lane, number in self._cold_in(key)}
-        sound = await self._asked(f"key {key}", lambda: self._sound(key, reason, tried, deadly))
-        if sound is None or self._rests_still(key, sound.content, other=bool(deadly)):
+        if not (lacking := self._cold_in(key)):  # while another one was looked at
+            return
+        look = _Look(
+            key,
+            reason,
+            tried=frozenset(lane.tried.get(number, "") for lane, number in lacking),
+            deadly=frozenset[str]().union(*(lane.deadly(key) for lane in self._lanes)),
+            bytes_max=max(lane.bytes_max(number) for lane, number in lacking),
+        )
+        sound = await self._asked(f"key {key}", lambda: self._sound(look))
+        if sound is None or self._rests_still(key, sound.content, other=bool(look.deadly)):
             return
         for lane, number in self._cold_in(key):
             if lane.retry(number, *sound):
@@ -168,27 +185,39 @@ class Upkeep:
             self._rests[key] = _Rest(content, rest.tries + 1, now_s + backoff_s(rest.tries, REST_FIRST_S, REST_S_MAX))
         return still
 
-    def _sound(self, key: str, reason: str, tried: set[str], deadly: frozenset[str]) -> _Sound | None:
-        """The executable, if it is sound, lanes did not crash of it, and it is not what all tried that lack it."""
-        path = executable_path(key)
+    def _sound(self, look: _Look) -> _Sound | None:
+        """The executable, if it is sound, lanes did not crash of it, and it is not what all tried that lack it.
+
+        One that is too large is not read and stays where it is: setting it aside would read it, too.
+        """
+        path = executable_path(look.key)
         self._store.discard(path)  # perhaps only the copy that is kept here is damaged
         try:
-            generation = self._store.bottom.get_versioned(path)[1] if deadly else None
-            checked = check(self._store, path)
-            content = hashlib.sha256(self._store.inner.get(path)).hexdigest()
+            data = self._store.inner.get(path, bytes_max=look.bytes_max + 1)
         except NotStored:
             if self._store.names("models"):  # else the whole store is away, and not to be begun again
-                want(self._store, key, reason)
+                want(self._store, look.key, look.reason)
             return None
-        if content in deadly:
-            self._set_aside(path, DIED, generation)
+        if len(data) > look.bytes_max:
+            return None
+        content = _digest(data)
+        checked = check(self._store, path, data)
+        if content in look.deadly:
+            self._set_aside_deadly(path, look.deadly)
         elif checked.unknown:  # perhaps only this instance lacks a key: what others trust is not its to move
             return None
         elif checked.fault:
             self._set_aside(path)
-        elif tried != {content}:
+        elif look.tried != {content}:
             return _Sound(self._store.local_path(path), content)
         return None
+
+    def _set_aside_deadly(self, path: str, deadly: frozenset[str]) -> None:
+        """Set aside what lanes crashed of, and nothing that took its place meanwhile."""
+        with contextlib.suppress(NotStored):
+            generation = self._store.bottom.get_versioned(path)[1]
+            if _digest(self._store.inner.get(path)) in deadly:
+                self._set_aside(path, DIED, generation)
 
     def _set_aside(self, path: str, reason: str = "", generation: str | None = None) -> None:
         kept = set_aside(self._store, path, reason, generation)
@@ -237,6 +266,10 @@ class Upkeep:
         if self._troubles.pop(what, "") and not self._troubles:
             log.info("store can be used again")
         return answer
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 async def _in_thread[R](ask: Callable[[], R]) -> R:

@@ -203,6 +203,19 @@ def test_an_artifact_that_is_not_whole_stays_cold(lane, loads, tmp_path, change,
     lane.ask(load, messages.Warm)
 
 
+def test_an_artifact_that_is_far_larger_than_what_was_published_is_not_read(lane, loads, tmp_path):
+    lane.map_weights()
+    load = loads["predict", 4]
+    file = tmp_path / "artifact"
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)  # of nothing: to read it would take more memory than there is
+    cold = lane.ask(changed(load, artifact_path=str(file)), messages.Cold)
+    assert f"it is {1 << 40} bytes long, no more than {load.bytes_max} are expected" in cold.reason
+    assert cold.content == ""
+    file.write_bytes(Path(load.artifact_path).read_bytes())
+    lane.ask(changed(load, artifact_path=str(file), bytes_max=file.stat().st_size), messages.Warm)
+
+
 def test_an_artifact_of_another_machine_stays_cold_and_names_what_differs(lane, loads, tmp_path):
     lane.map_weights()
     load = loads["predict", 4]

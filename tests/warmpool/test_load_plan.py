@@ -16,7 +16,7 @@ from warmpool import manifest as stored
 from warmpool import messages
 from warmpool.arena import regions
 from warmpool.catalog import read_catalog
-from warmpool.load_plan import NOT_PUBLISHED, plan_loads
+from warmpool.load_plan import NOT_PUBLISHED, SPARE_BYTES, plan_loads
 from warmpool.manifest import MethodSpec
 
 HERE = Fingerprint({"machine": "here"})
@@ -70,6 +70,7 @@ def test_an_executable_is_planned_with_where_its_tensors_lie(store):
         key="k",
         inputs=inputs,
         outputs=outputs,
+        bytes_max=2 * 1 + SPARE_BYTES,
         made_of={"program": "p", "bucket.batch": "2", "bucket.seq": "4"},
     )
     assert [*loadable.inputs, *loadable.outputs] == regions([*inputs, *outputs])

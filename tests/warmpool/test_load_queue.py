@@ -22,7 +22,7 @@ def planned(minimum, rest):
     plan.work.append(messages.Weights(version="m/1", manifest_path="", weights_path="", verified=""))
     for number in range(minimum + rest):
         load = messages.Load(
-            executable=number, version="m/1", artifact_path="", key=f"key{number}", inputs=(), outputs=()
+            executable=number, version="m/1", artifact_path="", key=f"key{number}", inputs=(), outputs=(), bytes_max=9
         )
         plan.work.append(load)
         plan.loadables[number] = Loadable(
@@ -149,7 +149,9 @@ def test_weights_at_which_lanes_die_are_not_mapped_again_and_nothing_of_their_ve
 
 
 def load(number):
-    return messages.Load(executable=number, version="m/1", artifact_path="", key=f"key{number}", inputs=(), outputs=())
+    return messages.Load(
+        executable=number, version="m/1", artifact_path="", key=f"key{number}", inputs=(), outputs=(), bytes_max=9
+    )
 
 
 def begun(minimum, rest):

@@ -361,9 +361,9 @@ def test_it_leaves_word_which_kinds_of_machine_it_is(small, place, started):
 def test_it_ends_in_time_while_its_upkeep_waits_for_the_store(place, started, number):
     """Another process holds the lock that asking for an executable needs, and never lets go."""
     place.bottom.put_if("leases/any", b"x", None)  # makes the lock
+    place.bottom.delete(place.path)
     with (place.folder / ".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        place.bottom.delete(place.path)
         instance = started(place.folder, ODD_STORE="counting")
         wait_until(lambda: counted(place, "wants"))
         outputs, _ = instance.infer("predict", x=place.x)

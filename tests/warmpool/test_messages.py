@@ -23,7 +23,14 @@ stages = st.lists(st.builds(Stage, name=texts, start_ns=counts, end_ns=counts), 
 from_front = (
     st.builds(messages.Weights, version=texts, manifest_path=texts, weights_path=texts)
     | st.builds(
-        messages.Load, executable=counts, version=texts, artifact_path=texts, key=texts, inputs=tensors, outputs=tensors
+        messages.Load,
+        executable=counts,
+        version=texts,
+        artifact_path=texts,
+        key=texts,
+        inputs=tensors,
+        outputs=tensors,
+        bytes_max=counts,
     )
     | st.builds(messages.Run, executable=counts)
     | st.builds(messages.Ask)
@@ -87,7 +94,13 @@ def test_the_largest_messages_fit_into_the_channel_that_front_and_lane_have():
         messages.Hello(fingerprint=dict(fingerprint), stages=[Stage("client", 2**63, 2**63)] * 8),
         messages.Cold(executable=1, reason=shown),
         messages.Load(
-            executable=1, version="v" * 100, artifact_path="p" * 4096, key="k" * 64, inputs=many, outputs=many
+            executable=1,
+            version="v" * 100,
+            artifact_path="p" * 4096,
+            key="k" * 64,
+            inputs=many,
+            outputs=many,
+            bytes_max=2**63,
         ),
     ]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -104,7 +117,9 @@ def test_all_that_may_be_under_way_at_once_fits_into_the_channel():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.setblocking(False)
-        load = messages.Load(executable=1, version="v", artifact_path="p" * 4096, key="k" * 64, inputs=(), outputs=())
+        load = messages.Load(
+            executable=1, version="v", artifact_path="p" * 4096, key="k" * 64, inputs=(), outputs=(), bytes_max=9
+        )
         under_way = [load] * messages.LOADS_IN_FLIGHT_MAX + [messages.Run(1), messages.Ask(), messages.Stop()]
         for message in under_way:
             ours.send(messages.encode(message))

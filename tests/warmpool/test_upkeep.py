@@ -26,6 +26,7 @@ from warmpool.load_plan import LoadPlan
 from warmpool.upkeep import Upkeep
 
 WAIT_S_MAX = 20.0
+BYTES_MAX = 10_000
 
 
 class Lane:
@@ -55,6 +56,9 @@ class Lane:
     def deadly(self, key):
         return self.crashes.get(key, frozenset())
 
+    def bytes_max(self, number):
+        return self.load_plan.loadables[number].message.bytes_max
+
     def retry(self, number, file, content):
         if self.tried.get(number) == content:
             return False
@@ -76,7 +80,7 @@ class Lane:
 
     def hold(self, key):
         number = len(self.load_plan.loadables)
-        self.load_plan.loadables[number] = SimpleNamespace(message=SimpleNamespace(key=key))
+        self.load_plan.loadables[number] = SimpleNamespace(message=SimpleNamespace(key=key, bytes_max=BYTES_MAX))
         return number
 
     def _number(self, key):
@@ -292,6 +296,49 @@ def test_a_lane_that_cannot_take_it_yet_gets_it_at_a_later_look(tended):
         world.upkeep.notice()
         await world.until(lambda: world.primary.given)
         assert refusals == []
+
+    tended(story)
+
+
+def test_one_that_is_far_too_large_is_never_read_whole_and_stays_where_it_is(tended):
+    async def story(world):
+        path, key = world.paths[0], world.keys[0]
+        world.bottom.put(path, bytes(BYTES_MAX + 1))
+        wholly: list[str] = []
+        get, get_versioned = world.bottom.get, world.bottom.get_versioned
+
+        def watched(path, *, bytes_max=None):
+            wholly.extend([path] * (bytes_max is None or bytes_max > BYTES_MAX + 1))
+            return get(path, bytes_max=bytes_max)
+
+        def watched_too(path):
+            wholly.append(path)
+            return get_versioned(path)
+
+        world.bottom.get, world.bottom.get_versioned = watched, watched_too
+        world.primary.cold(key, "it is 10001 bytes long")
+        world.upkeep.notice()
+        await world.looked()
+        assert path not in wholly
+        world.bottom.get, world.bottom.get_versioned = get, get_versioned
+        assert world.asked == ({}, [])
+        world.bottom.put(path, world.sound[path])
+        await world.until(lambda: world.primary.given)
+
+    tended(story)
+
+
+def test_an_executable_is_read_once_a_look(tended):
+    async def story(world):
+        path, key = world.paths[0], world.keys[0]
+        sound = world.sound[path]
+        reads: list[str] = []
+        world.bottom.before = lambda operation, at: reads.append(operation) if at == path else None
+        world.primary.cold(key, "XLA would not load it", sound)
+        world.upkeep.notice()
+        await world.looked()
+        assert reads.count("get") in range(world.looks - 1, world.looks + 1)
+        assert set(reads) <= {"get", "discard"}
 
     tended(story)
 
