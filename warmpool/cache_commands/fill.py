@@ -21,7 +21,6 @@ from cache.signed_store import SignedStore
 from cache.wanted import settle, wanted
 from warmpool.cache_commands.opened import opened
 from warmpool.errors import PublishError
-from warmpool.manifest import encode
 from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
 from warmpool.publishing.progress import Progress, shown_on
 from warmpool.publishing.stored_draft import stored_draft
@@ -123,14 +122,13 @@ def _fill(
             draft = stored_draft(store, manifest, Path(scratch))
             maker = TargetMaker(draft, machine, children, store, progress, visible=True, retry_failed=retry_failed)
             made = maker.make()
-        _store(store, version, digest, made)
+            _store(store, made)
     except (CacheError, PublishError) as error:
         return msgspec.structs.replace(filled, problem=str(error))
     return msgspec.structs.replace(filled, executables=len(made.target.executables), compiled=made.compiled)
 
 
-def _store(store: SignedStore, version: Published, digest: str, made: Made) -> None:
-    if version.targets.get(digest) != made.target:
-        store.put(made.path, encode(made.target))
+def _store(store: SignedStore, made: Made) -> None:
+    made.known.write()
     for spec in made.target.executables:
         settle(store, spec.key)

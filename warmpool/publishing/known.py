@@ -1,8 +1,7 @@
 """What is proved about a version's executables on one kind of machine: the target in the store, and what we add to it.
 
-Several publishes of one version may add to the same target, so each first reads again what is there. Of two that write
-at the same moment one takes the other's entries away: who proved them writes them again with the next one, and who
-wanted to rely on them proves them for itself.
+Several publishes of one version may add to the same target, some of them only what a smaller part of it needs. So what
+is stored stays, as long as its executables are there, and each writes on condition that nobody else did since it read.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cache.errors import Damaged, NotStored, Untrusted
+from cache.errors import Damaged, NotStored, StoreUnavailable, Untrusted
 from cache.fingerprint import Fingerprint
-from cache.store import Store
-from warmpool.manifest import ExecutableSpec, ProofSpec, Target, encode
-from warmpool.publishing.entries import Entry
+from cache.signed_store import SignedStore
+from warmpool.manifest import ExecutableSpec, ProofSpec, Target, bucket_name, encode
+from warmpool.publishing.entries import Entry, Identity
 from warmpool.publishing.prove import merged
+
+_WRITES_MAX = 100  # each of them lost to another publish, which wrote
 
 
 @dataclass(slots=True)
@@ -28,24 +29,30 @@ class Known:
         store: Where it is.
         path: Where it is there.
         fingerprint: Of the kind of machine.
-        entries: All that it is to list, in load order.
+        entries: What we prove of it.
+        order: Method and bucket's name of all that it may list, in load order.
         say: Told if it cannot be read.
+        sound: Whether an executable that others proved is in the store, by its key.
         trusted: Whether what the store says of it counts.
         recording: Whether what is added is stored at once.
     """
 
-    store: Store
+    store: SignedStore
     path: str
     fingerprint: Fingerprint
     entries: Sequence[Entry]
+    order: Sequence[Identity]
     say: Callable[[str], None]
+    sound: Callable[[str], bool]
     trusted: bool
     recording: bool
     _stored: dict[tuple[str, str], ExecutableSpec] = field(default_factory=dict)
     _stored_proofs: tuple[ProofSpec, ...] = ()
+    _stored_references: tuple[str, ...] = ()
     _references: set[str] = field(default_factory=set)
     _said: bool = False
     _own: dict[tuple[str, str], tuple[ExecutableSpec, list[ProofSpec]]] = field(default_factory=dict)
+    _found_sound: dict[str, bool] = field(default_factory=dict)
 
     def __contains__(self, entry: Entry) -> bool:
         """Whether an entry is proved, by us or by what the store said when it was last read."""
@@ -54,42 +61,88 @@ class Known:
 
     def read(self) -> None:
         """Take over what the store says by now."""
-        if self.trusted:
-            target = self._read()
-            self._stored = {(spec.method, spec.key): spec for spec in target.executables} if target else {}
-            self._stored_proofs = target.proofs if target else ()
-            self._references.update(target.references if target else ())
+        self._read()
 
     def add(self, entry: Entry, spec: ExecutableSpec, proofs: list[ProofSpec]) -> None:
         """An entry was proved here."""
         self._own[entry.method, entry.key] = (spec, proofs)
         if self.recording:
-            self.read()
-            self.store.put(self.path, encode(self.target()))
+            self.write()
 
     def refer(self, key: str) -> None:
         """An executable that serves nothing is in the store, to prove these entries with other weights."""
         self._references.add(key)
 
+    def write(self) -> bool:
+        """Add what is known here to what is stored by now; whether that changed it.
+
+        Raises:
+            StoreUnavailable: Also where others change it all the time.
+        """
+        for _ in range(_WRITES_MAX):
+            found, generation = self._read()
+            data = encode(self.target())
+            if data == found:
+                return False
+            if self.store.put_if(self.path, data, generation) is not None:
+                return True
+        raise StoreUnavailable(f"{self.path!r}: others changed it {_WRITES_MAX} times while it was to be changed here")
+
     def target(self) -> Target:
         """The target with what is known by now. A proof that the stored one counts already is not counted again."""
-        specs = self._stored | {identity: spec for identity, (spec, _) in self._own.items()}
-        found = [specs.get((entry.method, entry.key)) for entry in self.entries]
+        ours = {(entry.method, entry.key) for entry in self.entries}
+        stored = {
+            identity: spec for identity, spec in self._stored.items() if identity in ours or self._is_sound(spec.key)
+        }
+        specs = stored | {identity: spec for identity, (spec, _) in self._own.items()}
+        # One for each bucket: ours, where others compiled another one for it.
+        chosen = {_place(spec): spec for spec in specs.values()}
+        chosen |= {_place(spec): spec for identity, spec in specs.items() if identity in ours}
+        ranks = {place: rank for rank, place in enumerate(self.order)}
         own = [one for identity, (_, proofs) in self._own.items() if identity not in self._stored for one in proofs]
+        references = {key for key in self._stored_references if self._is_sound(key)} | self._references
         return Target(
             fingerprint=dict(self.fingerprint.ingredients),
-            executables=tuple(spec for spec in found if spec),
+            executables=tuple(sorted(chosen.values(), key=lambda spec: ranks.get(_place(spec), len(ranks)))),
             proofs=merged([*self._stored_proofs, *own]),
-            references=tuple(sorted(self._references)),
+            references=tuple(sorted(references)),
         )
 
-    def _read(self) -> Target | None:
+    def _is_sound(self, key: str) -> bool:
+        if key not in self._found_sound:
+            self._found_sound[key] = self.sound(key)
+        return self._found_sound[key]
+
+    def _read(self, unreadable: str | None = None) -> tuple[bytes, str | None]:
+        """Take over what is stored, if that counts; its bytes, and the generation to put on condition of.
+
+        What cannot be read is looked at once more: `unreadable` is the generation that it had before that.
+        """
+        data, generation, target = b"", None, None
         try:
-            return msgspec.json.decode(self.store.get(self.path), type=Target)
+            data, generation = self.store.get_versioned(self.path)
+            target = msgspec.json.decode(data, type=Target) if self.trusted else None
         except NotStored:
-            return None
+            pass
         except (Damaged, Untrusted, msgspec.MsgspecError) as error:
-            if not self._said:
+            if unreadable is None and (lies_there := self._generation()):
+                return self._read(lies_there)
+            if not self._said and self.trusted:
                 self.say(f"{self.path}: it cannot be read ({error}); it is made anew")
             self._said = True
+            generation = unreadable
+        self._stored = {(spec.method, spec.key): spec for spec in target.executables} if target else {}
+        self._stored_proofs = target.proofs if target else ()
+        self._stored_references = target.references if target else ()
+        return data, generation
+
+    def _generation(self) -> str | None:
+        """That of what lies there, whoever signed it."""
+        try:
+            return self.store.bottom.get_versioned(self.path)[1]
+        except NotStored:
             return None
+
+
+def _place(spec: ExecutableSpec) -> Identity:
+    return spec.method, bucket_name(spec.bucket)

@@ -124,7 +124,7 @@ def publish(options: Options, progress: Progress) -> Summary:
             ).make()
             for machine in machines
         ]
-        put_version(store, draft, [(one.path, one.target) for one in made])
+        put_version(store, draft, [one.known for one in made], note)
     parts = tuple(
         MachineSummary(
             platform=machine.platform,

@@ -25,7 +25,7 @@ from cache.ingredients import digest_ingredients
 from cache.key import executable_ingredients
 from cache.signed_store import SignedStore
 from warmpool.errors import PublishError
-from warmpool.manifest import Target, executable_path, target_path
+from warmpool.manifest import Target, bucket_name, executable_path, target_path
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.claims import Begun, Claims, share
 from warmpool.publishing.draft import Draft
@@ -46,7 +46,7 @@ class Made:
     """
 
     target: Target
-    path: str
+    known: Known
     compiled: int
     taken: int
     proved: int
@@ -90,7 +90,9 @@ class TargetMaker:
             self.path,
             machine.fingerprint,
             self.entries,
+            [(method, bucket_name(bucket.sizes)) for method, bucket in draft.entries],
             progress.say,
+            self._is_sound,
             # Under a name of the author's choice something else may have been begun, of which nothing counts.
             trusted=visible or draft.content_named,
             # Nobody sees a target before its manifest, so until then it can record how far the publish came.
@@ -101,7 +103,7 @@ class TargetMaker:
         self.references = 0
 
     def make(self) -> Made:
-        """Compile, prove and store what is missing; the target itself is left to the caller to store.
+        """Compile, prove and store what is missing; the target itself is left to the caller to store (`Known.write`).
 
         Raises:
             PublishError: A child failed, or did so in another publish before.
@@ -116,7 +118,7 @@ class TargetMaker:
         taken = len(missing - self.compiled)
         return Made(
             self.known.target(),
-            self.path,
+            self.known,
             compiled=len(self.compiled),
             taken=taken,
             proved=self.proved,
@@ -156,7 +158,7 @@ class TargetMaker:
                 begun_max=_BEGUN_MAX_A_THREAD * worker_threads(self.machine.platform) + 1,
             )
             self.known.read()
-            todo = [entry for entry in todo if entry not in self.known]  # what others took away in writing theirs
+            todo = [entry for entry in todo if entry not in self.known]  # of others, in a target that was removed
 
     def _begin(self, entry: Entry, jobs: Jobs, claims: Claims) -> Begun:
         if not jobs.has(entry):
@@ -224,6 +226,14 @@ class TargetMaker:
             return self.store.local_path(path)
         except NotStored:
             return None
+
+    def _is_sound(self, key: str) -> bool:
+        """Whether an executable that is none of our entries is in the store."""
+        try:
+            unpack(self.store.get(executable_path(key)), key=key, kind="executable", trust=self.store.trust)
+        except (NotStored, Damaged, Foreign, Untrusted):
+            return False
+        return True
 
     def _exact(self, method: str, point: Mapping[str, int]) -> Entry:
         """An exact shape as an entry of its own."""

@@ -8,13 +8,13 @@ import msgspec
 
 from cache.audit import Fields
 from cache.errors import Damaged, Foreign, NotStored, Untrusted
-from cache.fingerprint import Fingerprint
 from cache.signed_store import SignedStore
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.errors import PublishError
-from warmpool.manifest import Manifest, Serving, Target, encode
+from warmpool.manifest import Manifest, Serving, encode
 from warmpool.publishing.draft import Draft
+from warmpool.publishing.known import Known
 from warmpool.publishing.program import read_program
 from warmpool.weights import digest_file
 
@@ -52,23 +52,41 @@ def put_programs(store: Store, draft: Draft) -> None:
                 store.put(path, program.stored)
 
 
-def put_version(store: SignedStore, draft: Draft, targets: Sequence[tuple[str, Target]]) -> None:
-    """Store weights and targets, then the manifest, which makes the version visible, then that it is served."""
+def put_version(store: SignedStore, draft: Draft, targets: Sequence[Known], say: Callable[[str], None]) -> None:
+    """Store weights and targets, then the manifest, which makes the version visible, then that it is served.
+
+    Raises:
+        PublishError: Somebody else published it meanwhile, with other content.
+    """
     manifest = draft.manifest
     _put_weights(store, draft)
-    new = [target for path, target in targets if _put(store, path, encode(target))]
-    if _put(store, stored.manifest_path(manifest.model, manifest.version), encode(manifest)):
-        new = [target for _, target in targets]
+    if is_published(store, draft, say):  # by now: what its targets say counts
+        for known in targets:
+            known.trusted = True
+    new = [known for known in targets if known.write()]
+    if _put_manifest(store, draft, say):
+        new = list(targets)
     said: Fields = {
         "model": manifest.model,
         "version": manifest.version,
         "key_id": store.signer.key_id if store.signer else "",
     }
-    for target in new:
-        store.audit.record("publish", **(said | {"fingerprint": Fingerprint(target.fingerprint).digest}))
+    for known in new:
+        store.audit.record("publish", **(said | {"fingerprint": known.fingerprint.digest}))
     before = _served(store, manifest.model)
     if _put(store, stored.serving_path(manifest.model), encode(Serving(stable=manifest.version))):
         store.audit.record("promote", **(said | {"before": before}))
+
+
+def _put_manifest(store: Store, draft: Draft, say: Callable[[str], None]) -> bool:
+    """Store it unless it is there, which never changes; whether it was not."""
+    path = stored.manifest_path(draft.manifest.model, draft.manifest.version)
+    if store.put_if(path, encode(draft.manifest), None) is not None:
+        return True
+    if is_published(store, draft, say):
+        return False
+    store.put(path, encode(draft.manifest))  # what lies there cannot be read
+    return True
 
 
 def _put_weights(store: Store, draft: Draft) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,7 +12,10 @@ import pytest
 
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
-from warmpool.manifest import ExecutableSpec, ProofSpec, Target
+from cache.signed_store import SignedStore
+from cache.signing import ANYONE
+from tests.cache.meddling import MeddledStore
+from warmpool.manifest import ExecutableSpec, ProofSpec, Target, bucket_name
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.known import Known
@@ -23,12 +28,29 @@ FIRST, SECOND = ENTRIES
 class Publish:
     """One that knows what is proved."""
 
-    def __init__(self, folder: Path, *, trusted: bool = True, recording: bool = True) -> None:
-        self.store = LocalStore(folder)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        trusted: bool = True,
+        recording: bool = True,
+        entries: Sequence[Entry] = ENTRIES,
+        gone: Collection[str] = (),
+        bottom: LocalStore | None = None,
+    ) -> None:
+        self.store = SignedStore(bottom or LocalStore(folder), ANYONE)
         self.said: list[str] = []
         fingerprint = Fingerprint(MappingProxyType({"platform": "cpu"}))
         self.known = Known(
-            self.store, PATH, fingerprint, ENTRIES, self.said.append, trusted=trusted, recording=recording
+            self.store,
+            PATH,
+            fingerprint,
+            entries,
+            [(entry.method, bucket_name(entry.bucket.sizes)) for entry in ENTRIES],
+            self.said.append,
+            sound=lambda key: key not in gone,
+            trusted=trusted,
+            recording=recording,
         )
         self.known.read()
 
@@ -115,3 +137,73 @@ def test_a_target_that_cannot_be_read_is_told_once_and_made_anew(tmp_path: Path,
     assert said.startswith(f"{PATH}: it cannot be read (")
     one.prove(FIRST)
     assert seen(one.stored()) == (["key-1"], 3)
+
+
+def test_what_others_store_between_our_look_and_our_write_stays(tmp_path: Path) -> None:
+    bottom = MeddledStore(tmp_path)
+    one, two = Publish(tmp_path, bottom=bottom, recording=False), Publish(tmp_path)
+    one.prove(FIRST)
+
+    def store_first(operation: str, _: str) -> None:
+        if operation == "put_if":
+            bottom.before = lambda operation, path: None
+            two.prove(SECOND, cases=4)
+
+    bottom.before = store_first
+    assert one.known.write() is True
+    assert seen(one.stored()) == (["key-1", "key-2"], 7)
+    assert one.known.write() is False
+
+
+def test_who_proves_a_smaller_part_takes_nothing_of_the_rest_away(tmp_path: Path) -> None:
+    """As a machine with an accelerator does, which needs a few executables of the CPU's only."""
+    whole = Publish(tmp_path)
+    whole.known.refer("edge")
+    whole.prove(FIRST)
+    whole.prove(SECOND, cases=4)
+    part = Publish(tmp_path, entries=[SECOND], recording=False)
+    assert part.known.write() is False
+    part.prove(SECOND, cost_us=9.0)
+    assert part.known.write() is True
+    assert seen(part.stored()) == (["key-1", "key-2"], 7)
+    assert [one.cost_us for one in part.stored().executables] == [1.0, 9.0]
+    assert part.stored().references == ("edge",)
+
+
+def test_what_is_stored_no_more_is_not_listed_any_more(tmp_path: Path) -> None:
+    whole = Publish(tmp_path)
+    whole.known.refer("edge")
+    whole.prove(FIRST)
+    whole.prove(SECOND)
+    part = Publish(tmp_path, entries=[SECOND], gone={"key-1", "edge"})
+    assert part.known.write() is True
+    assert seen(part.stored())[0] == ["key-2"]
+    assert part.stored().references == ()
+
+
+def test_of_two_executables_of_one_bucket_the_one_of_the_last_publish_is_listed(tmp_path: Path) -> None:
+    """Whose compile options were others."""
+    Publish(tmp_path).prove(FIRST)
+    other = replace(FIRST, key="key-1-with-other-options")
+    last = Publish(tmp_path, entries=[other])
+    last.prove(other)
+    assert seen(last.stored())[0] == ["key-1-with-other-options"]
+
+
+def test_a_target_that_becomes_readable_between_two_looks_is_not_replaced(tmp_path: Path) -> None:
+    bottom = MeddledStore(tmp_path)
+    bottom.put(PATH, b"{")
+    one, two = Publish(tmp_path, bottom=bottom, recording=False), Publish(tmp_path)
+    one.prove(FIRST)
+    looks = 0
+
+    def repair(operation: str, _: str) -> None:
+        nonlocal looks
+        looks += operation == "get_versioned"
+        if looks == 2:
+            bottom.after = lambda operation, path: None
+            two.prove(SECOND, cases=4)
+
+    bottom.after = repair
+    one.known.write()
+    assert seen(one.stored()) == (["key-1", "key-2"], 7)
