@@ -156,7 +156,7 @@ class KmsKey:
         except InvalidArgument as error:
             if method == "encrypt":
                 raise self._unavailable(error.message) from error
-            raise Damaged("a data key", f"its data key was not wrapped by {self.name} ({error.message})") from error
+            raise Damaged("a data key", "its data key was not wrapped by the key of Cloud KMS that is given") from error
         except (GoogleAPIError, GoogleAuthError) as error:
             raise self._unavailable(str(getattr(error, "message", "") or error)) from error
 

@@ -90,4 +90,22 @@ class LeaseLost(CacheError):
 
 
 class StoreUnavailable(CacheError):
-    """The store cannot be reached, read or written now."""
+    """The store cannot be reached, read or written now.
+
+    Args:
+        message: Why, for who runs it: it may name folders, buckets and keys.
+        told: What anybody may be told, see `told`.
+    """
+
+    def __init__(self, message: str, told: str = "the store cannot be read or written now; the log says why") -> None:
+        super().__init__(message)
+        self.told = told
+
+
+def told(error: Exception) -> str:
+    """What may be told over a network to whoever asks: an error's own text may name folders and keys, for logs."""
+    if isinstance(error, StoreUnavailable):
+        return error.told
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be read"
+    return str(error)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache.errors import CacheError, Damaged, NotStored, StoreUnavailable
+from cache.errors import CacheError, Damaged, NotStored, StoreUnavailable, told
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Serving, Target, TensorSpec
@@ -94,8 +94,9 @@ def read_catalog(store: Store) -> Catalog:
                 catalog.models[name] = _read_model(store, name, serving.stable)
         except Exception as error:
             log.exception("model cannot be served", extra={"model": name})
-            known = isinstance(error, CacheError | msgspec.MsgspecError | ValueError)
-            catalog.problems[name] = str(error) if known else f"it cannot be read ({type(error).__name__})"
+            known = isinstance(error, msgspec.MsgspecError | ValueError)
+            problem = str(error) if known else f"it cannot be read ({type(error).__name__})"
+            catalog.problems[name] = told(error) if isinstance(error, CacheError) else problem
     return catalog
 
 
@@ -111,7 +112,8 @@ def read_target(store: Store, model: ServedModel, fingerprint_digest: str) -> Ta
         target = _decoded(store.get(path), Target, path)
     except NotStored:
         if not _is_there(store, stored.manifest_path(model.manifest.model, model.manifest.version)):
-            raise StoreUnavailable(f"{path}: the whole version is not there now") from None
+            gone = f"{path}: the whole version is not there now"
+            raise StoreUnavailable(gone, told=gone) from None
         return None
     for spec in target.executables:
         if not _fits(model.methods.get(spec.method), spec.bucket):

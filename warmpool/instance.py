@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from cache import audit
-from cache.errors import CacheError, Damaged
+from cache.errors import CacheError, Damaged, told
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
@@ -299,7 +299,7 @@ class Instance:
                     self._check_weights(lane)
             except (CacheError, OSError) as error:
                 log.exception("model cannot be served", extra={"model": name})
-                problem = str(error) if isinstance(error, CacheError) else "its weights cannot be read"
+                problem = told(error) if isinstance(error, CacheError) else "its weights cannot be read"
                 catalog.problems[name] = problem
                 self.store.audit.record("refuse", model=name, version=model.manifest.version, reason=problem)
                 del catalog.models[name]

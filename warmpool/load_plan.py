@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cache.errors import CacheError
+from cache.errors import CacheError, StoreUnavailable, told
 from cache.fetching import fetch, fetch_all
 from cache.fingerprint import Fingerprint
 from cache.key import program_and_bucket
@@ -124,7 +124,8 @@ def plan_loads(
         try:
             target = read_target(store, model, fingerprint.digest)
         except CacheError as error:
-            plan.missing[model.manifest.model] = str(error)
+            log.warning("target cannot be read", extra={"model": key, "reason": str(error)})
+            plan.missing[model.manifest.model] = told(error)
             continue
         if target is None:
             plan.missing[model.manifest.model] = NOT_PUBLISHED
@@ -139,6 +140,8 @@ def plan_loads(
         if isinstance(file, Path):
             plan.add(model, spec, os.fspath(file))
         else:
-            plan.add(model, spec, "", absent=str(file))
+            if isinstance(file, StoreUnavailable):
+                log.warning("executable cannot be read", extra={"key": spec.key, "reason": str(file)})
+            plan.add(model, spec, "", absent=told(file))
             log.error("executable is missing", extra={"model": model.key, "reason": str(file)})
     return plan

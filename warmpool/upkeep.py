@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from cache.errors import CacheError, NotStored, StoreUnavailable
+from cache.errors import CacheError, NotStored, StoreUnavailable, told
 from cache.fingerprint import Fingerprint
 from cache.sightings import MARK_EVERY_S, mark
 from cache.signed_store import SignedStore
@@ -250,7 +250,8 @@ class Upkeep:
 
     def _newly_distrusted(self) -> frozenset[str]:
         if any(lane.load_plan and lane.load_plan.loadables for lane in self._lanes) and not self._store.names("models"):
-            raise StoreUnavailable("nothing is published in it any more: it was moved, or it is not mounted")
+            gone = "nothing is published in it any more: it was moved, or it is not mounted"
+            raise StoreUnavailable(gone, told=gone)
         return self._store.refresh_trust()
 
     async def _asked[R](self, what: str, ask: Callable[[], R]) -> R | None:
@@ -258,10 +259,10 @@ class Upkeep:
         try:
             answer = await _in_thread(ask)
         except (CacheError, OSError) as error:
-            trouble = str(error) if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
             if not self._troubles:
-                log.warning("store cannot be used now", extra={"reason": trouble})
-            self._troubles[what] = trouble
+                reason = str(error) if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
+                log.warning("store cannot be used now", extra={"reason": reason})
+            self._troubles[what] = told(error)
             return None
         if self._troubles.pop(what, "") and not self._troubles:
             log.info("store can be used again")

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from cache.errors import StoreUnavailable
 from cache.fetching import DOWNLOADS_PARALLEL
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
@@ -171,6 +172,35 @@ def test_where_artifacts_have_to_be_downloaded_many_are_asked_for_at_once_the_mi
     assert {f"executables/k{index}" for index in range(20, 24)} <= set(far.asked[:DOWNLOADS_PARALLEL])
     assert len(far.asked) == 24
     assert keys(planned) == keys(plan(store)) == [f"k{index}" for index in (20, 21, 22, 23, *range(20))]
+
+
+class Elsewhere(LocalStore):
+    """A store that says where it is when something cannot be had."""
+
+    def get(self, path, *, bytes_max=None):
+        if "/targets/" in path and "tiny" not in path:
+            raise StoreUnavailable(f"{self.root} is stale")
+        return super().get(path, bytes_max=bytes_max)
+
+    def local_path(self, path):
+        if path.startswith("executables/"):
+            raise StoreUnavailable(f"no copy of it can be kept in {self.root}")
+        return super().local_path(path)
+
+
+def test_where_a_store_is_that_cannot_be_read_is_told_to_the_log_alone(store, caplog):
+    for name in ("tiny", "other"):
+        put(store, name)
+        put_target(store, name, executable("k"))
+    with caplog.at_level(logging.WARNING):
+        planned = plan(Elsewhere(store.root))
+    away = "the store cannot be read or written now; the log says why"
+    assert (planned.absent, planned.missing) == ({0: away}, {"other": away})
+    said = {record.message: vars(record)["reason"] for record in caplog.records}
+    assert said == {
+        "executable cannot be read": f"no copy of it can be kept in {store.root}",
+        "target cannot be read": f"{store.root} is stale",
+    }
 
 
 def test_what_cannot_be_downloaded_is_absent_with_the_reason_and_the_rest_is_planned(store, caplog):

@@ -300,7 +300,8 @@ def test_on_a_store_that_cannot_be_written_it_serves_and_says_so_once(place, tmp
     with ReadOnlyInstance(place.folder, tmp_path / "log", *flags, STORE=str(place.folder)) as instance:
         wait_until(lambda: instance.answers("/v1/status") == 200)
         trouble = wait_until(lambda: instance.status()["store"]["trouble"])
-        assert "Read-only file system" in trouble
+        assert trouble == "the store cannot be read or written now; the log says why"
+        assert "Read-only file system" in instance.log
         wait_until(lambda: [lane["state"] for lane in instance.status()["lanes"]] == ["warm", "warm"])
         for number in range(20):
             outputs, _ = instance.infer("predict", x=place.x + number)

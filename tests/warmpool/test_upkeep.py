@@ -26,6 +26,7 @@ from warmpool.load_plan import LoadPlan
 from warmpool.upkeep import Upkeep
 
 WAIT_S_MAX = 20.0
+AWAY = "the store cannot be read or written now; the log says why"  # all that anybody is told who asks
 BYTES_MAX = 10_000
 
 
@@ -633,14 +634,15 @@ def test_a_store_that_is_away_is_told_once_and_what_was_to_be_done_is_done_later
         world.upkeep.notice()
         await world.until(lambda: world.upkeep.store_trouble)
         await world.looked()
-        assert world.upkeep.store_trouble == "the store is away"
+        assert world.upkeep.store_trouble == AWAY
         assert world.primary.given == []
         world.bottom.before = lambda operation, path: None
         await world.until(lambda: len(world.primary.given) == 3)
         await world.until(lambda: not world.upkeep.store_trouble)
 
     tended(story)
-    assert len(told(caplog, "store cannot be used now")) == 1
+    (record,) = told(caplog, "store cannot be used now")
+    assert record.reason == "the store is away"
     assert len(told(caplog, "store can be used again")) == 1
 
 
@@ -664,7 +666,7 @@ def test_a_store_that_can_be_read_and_not_written_is_told_once_and_stays_in_trou
         world.upkeep.notice()
         for _ in range(20):
             await world.looked(1)
-            assert world.upkeep.store_trouble == "read-only file system"
+            assert world.upkeep.store_trouble == AWAY
         assert world.primary.given == []
         assert world.upkeep.quarantined == 0
         world.bottom.before = lambda operation, path: None
