@@ -329,16 +329,6 @@ def test_a_version_that_cannot_be_read_is_told_and_the_others_are_filled(filled)
     assert "cannot be read: models/other/1/manifest.json: " in filled.run().out
 
 
-def test_without_a_key_that_signs_nothing_is_stored_and_that_is_the_problem(filled):
-    filled.bottom.delete(executable_path(filled.keys("toy/2")[0]))
-    before = filled.content()
-    settings = StoreSettings(store=filled.toy.settings.store, trusted_keys=str(filled.toy.folder / "key.pub"))
-    outcome = filled.run("--json", "toy", settings=settings)
-    assert outcome.status == 1
-    assert outcome.filled["toy/2"]["problem"].endswith("it cannot be stored unsigned: give a signing key")
-    assert {path for path in filled.content() if not path.startswith("leases/")} == set(before)
-
-
 def test_a_platform_that_is_not_there_is_told_in_one_line(filled):
     if os.path.exists("/dev/accel0"):  # noqa: PTH110
         pytest.skip("it may be there")
