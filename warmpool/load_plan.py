@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cache.errors import CacheError, StoreUnavailable, told
+from cache.errors import CacheError, told
 from cache.fetching import fetch, fetch_all
 from cache.fingerprint import Fingerprint
 from cache.key import program_and_bucket
@@ -140,8 +140,6 @@ def plan_loads(
         if isinstance(file, Path):
             plan.add(model, spec, os.fspath(file))
         else:
-            if isinstance(file, StoreUnavailable):
-                log.warning("executable cannot be read", extra={"key": spec.key, "reason": str(file)})
             plan.add(model, spec, "", absent=told(file))
             log.error("executable is missing", extra={"model": model.key, "reason": str(file)})
     return plan

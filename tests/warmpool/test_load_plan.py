@@ -198,7 +198,7 @@ def test_where_a_store_is_that_cannot_be_read_is_told_to_the_log_alone(store, ca
     assert (planned.absent, planned.missing) == ({0: away}, {"other": away})
     said = {record.message: vars(record)["reason"] for record in caplog.records}
     assert said == {
-        "executable cannot be read": f"no copy of it can be kept in {store.root}",
+        "executable is missing": f"no copy of it can be kept in {store.root}",
         "target cannot be read": f"{store.root} is stale",
     }
 
