@@ -205,15 +205,15 @@ class Instance:
         self._fingerprints[lane.name] = Fingerprint(fingerprint)
         plan = partial(self._plan, lane, list(self.dataplane.catalog.models.values()))
         planned = partial(self._planned, lane, lane.started_ns, time.time_ns())
-        if self._far:
-            told = (asyncio.get_running_loop(), plan, planned)
-            threading.Thread(target=_tell, args=told, name="plan", daemon=True).start()
-        else:
-            planned(plan())
+        told = (asyncio.get_running_loop(), plan, planned)
+        threading.Thread(target=_tell, args=told, name="plan", daemon=True).start()
 
-    def _planned(self, lane: LaneProxy, started_ns: int, plan_ns: int, plan: LoadPlan) -> None:
+    def _planned(self, lane: LaneProxy, started_ns: int, plan_ns: int, plan: LoadPlan | Exception) -> None:
         """Give a lane its plan, if it is the process still that the plan is for."""
         if (lane.state, lane.started_ns) != ("starting", started_ns):
+            return
+        if isinstance(plan, Exception):
+            lane.give_up(plan)
             return
         lane.load(plan)
         if lane.cold_reasons or plan.missing:
@@ -397,9 +397,15 @@ def _audited(lane: LaneProxy, loadable: Loadable) -> audit.Fields:
     }
 
 
-def _tell(loop: asyncio.AbstractEventLoop, make: Callable[[], LoadPlan], tell: Callable[[LoadPlan], None]) -> None:
-    """In a thread: make a plan, which may wait for downloads, and tell it to the event loop."""
-    plan = make()
+def _tell(
+    loop: asyncio.AbstractEventLoop, make: Callable[[], LoadPlan], tell: Callable[[LoadPlan | Exception], None]
+) -> None:
+    """In a thread: make a plan, which may wait for downloads, or for a disk, and tell it to the event loop."""
+    plan: LoadPlan | Exception
+    try:
+        plan = make()
+    except Exception as error:  # noqa: BLE001  told where the lane is
+        plan = error
     with contextlib.suppress(RuntimeError):  # the loop has ended, and the instance with it
         loop.call_soon_threadsafe(tell, plan)
 

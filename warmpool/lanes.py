@@ -261,12 +261,12 @@ class LaneProxy:
                 continue
             try:
                 self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
-            except Exception:
-                log.exception("what a lane said cannot be dealt with", extra={"lane": self.name})
-                self._give_up()
+            except Exception as error:  # noqa: BLE001  it is logged
+                self.give_up(error)
 
-    def _give_up(self) -> None:
+    def give_up(self, error: Exception) -> None:
         """End a process about which the front knows no more what is so: the next one begins from nothing."""
+        log.error("what a lane said cannot be dealt with", exc_info=error, extra={"lane": self.name})
         if self._channel is None:  # it was its death that could not be dealt with, and the next one is on its way
             return
         if self.pid is not None:

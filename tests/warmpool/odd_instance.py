@@ -1,8 +1,9 @@
 """`warmpool`, as a process: its upkeep looks often, and its store may be odd.
 
-ODD_STORE names what is odd about it: "copying" has copies of objects beside it, as a machine before a bucket has, and
+ODD_STORE names what is odd about it: "copying" has copies of objects beside it, as a machine before a bucket has,
 "counting" writes a byte to the file <store>.looks each time that the upkeep looks at an executable, and one to
-<store>.wants before it asks for one.
+<store>.wants before it asks for one, and "stalling" gives no targets while there is a file
+<store>.stalled or <store>.broken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 from cache import opening
@@ -60,7 +62,22 @@ class CountingStore(LocalStore):
             counted.write(b".")
 
 
-STORES = {"": LocalStore, "copying": CopyingStore, "counting": CountingStore}
+class StallingStore(LocalStore):
+    """Gives no target while there is a file <store>.stalled, as a disk on a network that is away; makes <store>.asked.
+
+    While there is one <store>.broken, it fails in a way that no store may.
+    """
+
+    def get(self, path: str, *, bytes_max: int | None = None) -> bytes:
+        while "/targets/" in path and self.root.with_name(f"{self.root.name}.stalled").exists():
+            self.root.with_name(f"{self.root.name}.asked").touch()
+            time.sleep(0.01)
+        if "/targets/" in path and self.root.with_name(f"{self.root.name}.broken").exists():
+            raise RuntimeError("a mistake of ours")
+        return super().get(path, bytes_max=bytes_max)
+
+
+STORES = {"": LocalStore, "copying": CopyingStore, "counting": CountingStore, "stalling": StallingStore}
 
 
 def odd_store(uri: str) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -43,6 +44,38 @@ def test_lanes_that_start_while_the_store_is_away_are_whole_once_it_is_back(own_
         assert {name: instance.lane(name)["planned"] for name in LANES} == planned
         assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
         assert instance.lane("primary")["restarts"] == 1
+
+
+class OddInstance(InstanceProcess):
+    command = (sys.executable, "-m", "tests.warmpool.odd_instance")
+
+
+def test_requests_are_answered_while_a_lane_waits_for_a_store_that_does_not_answer(own_store, tmp_path):
+    stalled = own_store.with_name(f"{own_store.name}.stalled")
+    with OddInstance(own_store, tmp_path / "log", ODD_STORE="stalling") as instance:
+        instance.wait_warm()
+        stalled.touch()
+        os.kill(instance.lane("primary")["pid"], signal.SIGKILL)
+        wait_until(own_store.with_name(f"{own_store.name}.asked").exists)
+        outputs, parameters = instance.infer("predict", x=X)
+        assert np.array_equal(outputs["y"], METHODS["predict"].reference(x=X)["y"])
+        assert parameters["lane"] == "cpu"
+        assert instance.lane("primary")["state"] == "starting"
+        stalled.unlink()
+        instance.wait_warm()
+        assert instance.lane("primary")["restarts"] == 1
+
+
+def test_a_lane_for_which_no_plan_can_be_made_is_started_again_until_one_can(own_store, tmp_path):
+    broken = own_store.with_name(f"{own_store.name}.broken")
+    with OddInstance(own_store, tmp_path / "log", ODD_STORE="stalling") as instance:
+        instance.wait_warm()
+        broken.touch()
+        os.kill(instance.lane("primary")["pid"], signal.SIGKILL)
+        wait_until(lambda: instance.lane("primary")["restarts"] > 1)
+        assert "a mistake of ours" in instance.log
+        broken.unlink()
+        instance.wait_warm()
 
 
 def test_a_model_published_for_the_machine_while_the_instance_runs_is_served(own_store, tmp_path):
