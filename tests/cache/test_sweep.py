@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cache.errors import StoreUnavailable
+from cache.errors import NotStored, StoreUnavailable
 from cache.local_store import LocalStore
-from cache.sweep import GRACE_S, sweep
+from cache.sweep import GRACE_S, Reused, sweep
 from tests.cache.meddling import MeddledStore
 
 DAY_S = 24 * 3600.0
@@ -85,7 +85,7 @@ def test_what_somebody_else_removes_meanwhile_is_no_error(tmp_path):
             other.delete(f"executables/{name}")
 
     store.before = remove_all
-    assert removed(sweep(store, lambda *_: True, dry_run=False)) == {"executables/a", "executables/b"}
+    assert removed(sweep(store, lambda *_: True, dry_run=False)) == set()
     assert paths_of(store) == set()
 
 
@@ -115,3 +115,64 @@ def test_exactly_what_is_needless_and_old_goes(tmp_path_factory, objects):
         put_aged(store, name, age_s)
     sweep(store, lambda entry, _: not objects[entry.path][0], grace_s=3 * DAY_S, dry_run=False)
     assert paths_of(store) == {name for name, (needed, age_s) in objects.items() if needed or age_s < 3 * DAY_S}
+
+
+@pytest.mark.parametrize("how", ["put", "touch"])
+def test_what_is_written_since_it_was_listed_stays(tmp_path, how):
+    store = MeddledStore(tmp_path / "store")
+    for name in "ab":
+        put_aged(store, f"executables/{name}", 2 * DAY_S)
+    other = LocalStore(store.root)
+
+    def use_again(operation, path):
+        for name in "ab":
+            other.touch(f"executables/{name}") if how == "touch" else other.put(f"executables/{name}", b"12345")
+
+    store.before = use_again
+    swept = sweep(store, lambda *_: True, dry_run=False)
+    assert (swept.removed, swept.kept, swept.kept_bytes) == ([], 2, 10)
+    assert paths_of(store) == {"executables/a", "executables/b"}
+
+
+def test_what_is_needless_is_asked_once_more_between_the_listing_and_the_first_that_goes(tmp_path):
+    store = MeddledStore(tmp_path / "store")
+    for name in "abc":
+        put_aged(store, f"executables/{name}", 2 * DAY_S)
+    happened = []
+    store.before = lambda operation, path: happened.append(operation)
+
+    def again():
+        happened.append("again")
+        return lambda entry, _: entry.path.endswith("b")
+
+    assert removed(sweep(store, lambda *_: True, dry_run=False, again=again)) == {"executables/b"}
+    assert happened == ["again", "delete_if"]
+    sweep(store, lambda *_: True, dry_run=True, again=lambda: pytest.fail("nothing goes"))
+    sweep(store, lambda *_: False, dry_run=False, again=lambda: pytest.fail("nothing goes"))
+
+
+def test_what_is_old_is_young_again_once_it_is_used_and_what_is_young_is_left_alone(store):
+    put_aged(store, "executables/old", GRACE_S / 2 + 60)
+    put_aged(store, "executables/young", GRACE_S / 2 - 60)
+    before = {entry.path: entry for entry in store.entries("")}
+    reused = Reused(store)
+    for _ in range(2):
+        reused.keep("executables/old")
+        reused.keep("executables/young")
+    after = {entry.path: entry for entry in store.entries("")}
+    assert after["executables/young"] == before["executables/young"]
+    assert time.time() - after["executables/old"].modified_s < 30
+    assert after["executables/old"].generation != before["executables/old"].generation
+    generation = after["executables/old"].generation
+    reused.keep("executables/old")
+    assert store.get_versioned("executables/old")[1] == generation
+
+
+def test_who_would_use_what_is_gone_is_told(store):
+    reused = Reused(store)
+    put_aged(store, "executables/there", 0)
+    with pytest.raises(NotStored):
+        reused.keep("executables/gone")
+    put_aged(store, "executables/since", 3 * DAY_S)
+    reused.keep("executables/since")
+    assert removed(sweep(store, lambda *_: True, dry_run=False)) == set()

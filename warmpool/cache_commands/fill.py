@@ -18,9 +18,10 @@ import msgspec
 
 from cache.errors import CacheError
 from cache.signed_store import SignedStore
+from cache.sweep import Reused
 from cache.wanted import settle, wanted
 from warmpool.cache_commands.opened import opened
-from warmpool.errors import PublishError
+from warmpool.errors import PublishError, printable
 from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
 from warmpool.publishing.progress import Progress, shown_on
 from warmpool.publishing.stored_draft import stored_draft
@@ -76,9 +77,9 @@ def main(args: argparse.Namespace) -> int:
     else:
         for one in filled:
             done = one.problem or f"{one.executables} executables, {one.compiled} of them compiled now"
-            print(f"{one.model}/{one.version} for {one.platform} ({one.fingerprint}): {done}")
+            print(printable(f"{one.model}/{one.version} for {one.platform} ({one.fingerprint}): {done}"))
         for path, problem in problems.items():
-            print(f"cannot be read: {path}: {problem}")
+            print(printable(f"cannot be read: {path}: {problem}"))
         if not (filled or problems):
             print("no version is served")
     return 1 if problems or any(one.problem for one in filled) else 0
@@ -120,7 +121,10 @@ def _fill(
     try:
         with tempfile.TemporaryDirectory(prefix="warmpool-fill-") as scratch:
             draft = stored_draft(store, manifest, Path(scratch))
-            maker = TargetMaker(draft, machine, children, store, progress, visible=True, retry_failed=retry_failed)
+            reused = Reused(store.bottom)
+            maker = TargetMaker(
+                draft, machine, children, store, progress, visible=True, reused=reused, retry_failed=retry_failed
+            )
             made = maker.make()
             _store(store, made)
     except (CacheError, PublishError) as error:

@@ -20,7 +20,7 @@ from cache.quarantine import quarantined
 from cache.sightings import sightings
 from cache.signed_store import SignedStore
 from cache.store import Entry
-from cache.sweep import GRACE_S, Swept, sweep
+from cache.sweep import GRACE_S, Needless, Swept, sweep
 from warmpool.cache_commands.opened import opened, shown_bytes
 from warmpool.settings import add_store_flags
 from warmpool.survey import Survey, survey
@@ -75,7 +75,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def collect(store: SignedStore, found: Survey, *, keep_s: float, grace_s: float, dry_run: bool) -> Swept:
-    """Remove what nobody needs."""
+    """Remove what nobody needs, which is looked up once more before anything goes."""
+
+    def again() -> Needless:
+        now = survey(store)
+        _require_known(store, now, keep_s)
+        return _needless(store, now, keep_s)
+
+    return sweep(store.bottom, _needless(store, found, keep_s), grace_s=grace_s, dry_run=dry_run, again=again)
+
+
+def _needless(store: SignedStore, found: Survey, keep_s: float) -> Needless:
     needed = _needed(store, found, keep_s)
 
     def needless(entry: Entry, age_s: float) -> bool:
@@ -86,7 +96,7 @@ def collect(store: SignedStore, found: Survey, *, keep_s: float, grace_s: float,
             return age_s > keep_s
         return folder.content != "coordination" and entry.path not in needed
 
-    return sweep(store.bottom, needless, grace_s=grace_s, dry_run=dry_run)
+    return needless
 
 
 def _require_known(store: SignedStore, found: Survey, keep_s: float) -> None:

@@ -32,7 +32,7 @@ from warmpool.publishing.subject import Sizes
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A reference that is stored: the exact shape as an entry, its point, its artifact, and what it answered there."""
+    """A reference to store: an exact shape as an entry, its point, its artifact, and what it answered there."""
 
     entry: Entry
     point: Point

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from warmpool.errors import printable
+
 if TYPE_CHECKING:
     import rich.progress
 
@@ -35,7 +37,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         with self._lock:
-            self._write(text)
+            self._write(printable(text))
 
     def expect(self, steps: int) -> None:
         with self._lock:
@@ -44,7 +46,7 @@ class Lines:
     def step(self, text: str) -> None:
         with self._lock:
             self._done += 1
-            self._write(f"[{self._done}/{self._total}] {text}")
+            self._write(printable(f"[{self._done}/{self._total}] {text}"))
 
     def _write(self, text: str) -> None:
         self._stream.write(text + "\n")
@@ -59,14 +61,14 @@ class Bar:
         self._task = bar.add_task("", total=None, text="")
 
     def say(self, text: str) -> None:
-        self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._bar.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def expect(self, steps: int) -> None:
         total = self._bar.tasks[0].total or 0
         self._bar.update(self._task, total=total + steps)
 
     def step(self, text: str) -> None:
-        self._bar.update(self._task, advance=1, text=text)
+        self._bar.update(self._task, advance=1, text=printable(text))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -27,17 +28,19 @@ from cache.errors import CacheError
 from cache.opening import open_store
 from cache.settings import StoreSettings
 from cache.signed_store import SignedStore
+from cache.sweep import Reused
 from warmpool.errors import PublishError
 from warmpool.manifest import ProofSpec
-from warmpool.publishing.draft import make_draft
-from warmpool.publishing.machines import CHOICES, Children, Limits
+from warmpool.publishing.draft import Draft, make_draft
+from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
 from warmpool.publishing.modelfile import load_model
 from warmpool.publishing.progress import Progress, shown_on
-from warmpool.publishing.target import TargetMaker
-from warmpool.publishing.versions import is_published, put_programs, put_version
+from warmpool.publishing.target import Made, TargetMaker
+from warmpool.publishing.versions import is_published, missing, put_programs, put_version
 from warmpool.settings import add_store_flags, read_settings
 
 GIB = 1 << 30
+ROUNDS_MAX = 3  # as often what a publish needs may be removed under its hands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,27 +119,19 @@ def publish(options: Options, progress: Progress) -> Summary:
         machines = children.machines(options.platform)
         required = [machine.platform for machine in machines]
         draft = make_draft(model, Path(scratch), version=options.version, required=required, say=note)
-        visible = is_published(store, draft, note)
-        put_programs(store, draft)
-        made = [
-            TargetMaker(
-                draft, machine, children, store, progress, visible=visible, retry_failed=options.retry_failed
-            ).make()
-            for machine in machines
-        ]
-        put_version(store, draft, [one.known for one in made], note)
+        rounds = _publish(options, draft, machines, children, store, progress, note)
     parts = tuple(
         MachineSummary(
             platform=machine.platform,
             fingerprint=machine.fingerprint.digest,
-            executables=len(one.target.executables),
-            compiled=one.compiled,
-            taken=one.taken,
-            proved=one.proved,
-            references=one.references,
-            proofs=one.target.proofs,
+            executables=len(all_made[-1].target.executables),
+            compiled=sum(one.compiled for one in all_made),
+            taken=sum(one.taken for one in all_made),
+            proved=sum(one.proved for one in all_made),
+            references=sum(one.references for one in all_made),
+            proofs=all_made[-1].target.proofs,
         )
-        for machine, one in zip(machines, made, strict=True)
+        for machine, all_made in zip(machines, zip(*rounds, strict=True), strict=True)
     )
     return Summary(
         model=draft.manifest.model,
@@ -149,6 +144,40 @@ def publish(options: Options, progress: Progress) -> Summary:
         machines=parts,
         notes=tuple(notes),
     )
+
+
+def _publish(
+    options: Options,
+    draft: Draft,
+    machines: Sequence[Machine],
+    children: Children,
+    store: SignedStore,
+    progress: Progress,
+    note: Callable[[str], None],
+) -> list[list[Made]]:
+    """What was made for each machine; again and again, if what a version needs goes while it becomes visible."""
+    rounds: list[list[Made]] = []
+    gone: set[str] = set()
+    while len(rounds) < ROUNDS_MAX:
+        reused = Reused(store.bottom)
+        visible = is_published(store, draft, note)
+        put_programs(store, draft, reused)
+
+        retry_failed = options.retry_failed
+        makers = [
+            TargetMaker(
+                draft, machine, children, store, progress, visible=visible, reused=reused, retry_failed=retry_failed
+            )
+            for machine in machines
+        ]
+        rounds.append([maker.make() for maker in makers])
+        targets = [one.known for one in rounds[-1]]
+        put_version(store, draft, targets, reused, note)
+        gone = missing(store, draft, targets)
+        if not gone:
+            return rounds
+        note(f"removed from the store while it was published, and stored again: {', '.join(sorted(gone))}")
+    raise PublishError(f"the store loses what is stored in it, {ROUNDS_MAX} times so far: {min(gone)}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

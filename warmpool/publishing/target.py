@@ -24,6 +24,7 @@ from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.ingredients import digest_ingredients
 from cache.key import executable_ingredients
 from cache.signed_store import SignedStore
+from cache.sweep import Reused
 from warmpool.errors import PublishError
 from warmpool.manifest import Target, bucket_name, executable_path, target_path
 from warmpool.publishing.buckets import Bucket
@@ -63,6 +64,7 @@ class TargetMaker:
         store: Where executables are, and go to.
         progress: Shows it.
         visible: Whether this very version is published already, for another machine or this one.
+        reused: Told of every executable that is used again.
         retry_failed: Whether what failed to compile before is compiled again.
     """
 
@@ -75,6 +77,7 @@ class TargetMaker:
         progress: Progress,
         *,
         visible: bool,
+        reused: Reused,
         retry_failed: bool = False,
     ) -> None:
         self.draft = draft
@@ -85,6 +88,7 @@ class TargetMaker:
         self.path = target_path(draft.manifest.model, draft.manifest.version, machine.fingerprint.digest)
         self.entries = [self._entry(*entry) for entry in draft.entries if machine.primary or entry[1].ladder]
         self.retry_failed = retry_failed
+        self.reused = reused
         self.known = Known(
             store,
             self.path,
@@ -223,6 +227,7 @@ class TargetMaker:
         path = executable_path(entry.key)
         try:
             unpack(self.store.get(path), key=entry.key, trust=self.store.trust, ingredients=entry.ingredients)
+            self.reused.keep(path)
             return self.store.local_path(path)
         except NotStored:
             return None
@@ -231,6 +236,7 @@ class TargetMaker:
         """Whether an executable that is none of our entries is in the store."""
         try:
             unpack(self.store.get(executable_path(key)), key=key, kind="executable", trust=self.store.trust)
+            self.reused.keep(executable_path(key))
         except (NotStored, Damaged, Foreign, Untrusted):
             return False
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -10,6 +11,7 @@ from cache.audit import Fields
 from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.signed_store import SignedStore
 from cache.store import Store
+from cache.sweep import Reused
 from warmpool import manifest as stored
 from warmpool.errors import PublishError
 from warmpool.manifest import Manifest, Serving, encode
@@ -41,29 +43,35 @@ def is_published(store: Store, draft: Draft, say: Callable[[str], None]) -> bool
     return True
 
 
-def put_programs(store: Store, draft: Draft) -> None:
+def put_programs(store: Store, draft: Draft, reused: Reused) -> None:
     """Store every program that is not there, whole."""
     for exported in draft.exported.values():
         for program in exported.programs.values():
             path = stored.program_path(program.digest)
             try:
                 read_program(store.get(path), program.digest)
+                reused.keep(path)
             except (NotStored, Damaged, Foreign, Untrusted):
                 store.put(path, program.stored)
 
 
-def put_version(store: SignedStore, draft: Draft, targets: Sequence[Known], say: Callable[[str], None]) -> None:
+def put_version(
+    store: SignedStore, draft: Draft, targets: Sequence[Known], reused: Reused, say: Callable[[str], None]
+) -> None:
     """Store weights and targets, then the manifest, which makes the version visible, then that it is served.
 
     Raises:
         PublishError: Somebody else published it meanwhile, with other content.
     """
     manifest = draft.manifest
-    _put_weights(store, draft)
+    _put_weights(store, draft, reused)
     if is_published(store, draft, say):  # by now: what its targets say counts
         for known in targets:
             known.trusted = True
     new = [known for known in targets if known.write()]
+    with suppress(NotStored):  # which is found out when all is stored
+        for known in targets:
+            reused.keep(known.path)
     if _put_manifest(store, draft, say):
         new = list(targets)
     said: Fields = {
@@ -74,7 +82,7 @@ def put_version(store: SignedStore, draft: Draft, targets: Sequence[Known], say:
     for known in new:
         store.audit.record("publish", **(said | {"fingerprint": known.fingerprint.digest}))
     before = _served(store, manifest.model)
-    if _put(store, stored.serving_path(manifest.model), encode(Serving(stable=manifest.version))):
+    if _put(store, stored.serving_path(manifest.model), encode(Serving(stable=manifest.version)), reused):
         store.audit.record("promote", **(said | {"before": before}))
 
 
@@ -89,11 +97,26 @@ def _put_manifest(store: Store, draft: Draft, say: Callable[[str], None]) -> boo
     return True
 
 
-def _put_weights(store: Store, draft: Draft) -> None:
+def missing(store: SignedStore, draft: Draft, targets: Sequence[Known]) -> set[str]:
+    """What a version that was just made visible needs, and what was removed before anybody could know that."""
+    manifest = draft.manifest
+    paths = {stored.weights_path(manifest.weights.digest), stored.manifest_path(manifest.model, manifest.version)}
+    paths.update(stored.program_path(digest) for spec in manifest.methods.values() for digest in spec.programs.values())
+    for known in targets:
+        target = known.target()
+        paths.add(known.path)
+        paths.update(stored.executable_path(spec.key) for spec in target.executables)
+        paths.update(map(stored.executable_path, target.references))
+    folders = {path.rpartition("/")[0] for path in paths}
+    return paths - {f"{folder}/{name}" for folder in folders for name in store.bottom.names(folder)}
+
+
+def _put_weights(store: Store, draft: Draft, reused: Reused) -> None:
     digest = draft.manifest.weights.digest
     path = stored.weights_path(digest)
     try:
         if digest_file(store.local_path(path)) == digest:
+            reused.keep(path)
             return
     except (NotStored, Damaged):
         pass
@@ -108,10 +131,11 @@ def _served(store: Store, model: str) -> str:
         return ""
 
 
-def _put(store: Store, path: str, data: bytes) -> bool:
+def _put(store: Store, path: str, data: bytes, reused: Reused) -> bool:
     """Store unless the same is there; whether it was not."""
     try:
         if store.get(path) == data:
+            reused.keep(path)
             return False
     except (NotStored, Damaged, Untrusted):
         pass
