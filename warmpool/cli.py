@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from warmpool import __version__
-from warmpool.errors import WarmpoolError
+from warmpool.errors import WarmpoolError, printable
 
 COMMANDS = {
     "publish": ("warmpool.publishing.publish", "export, compile, prove and store a model"),
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
     except WarmpoolError as error:
-        print(f"warmpool {parsed.command}: {error}", file=sys.stderr)
+        lines = map(printable, str(error).split("\n"))  # a compiler's own message has several
+        print(f"warmpool {parsed.command}: {'\n'.join(lines)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -104,6 +104,14 @@ class ProofFailed(PublishError):
     """The model broke a promise that serving relies on (padding, batching). Change the model or its declaration."""
 
 
+def printable(text: object) -> str:
+    """The text, whole and on one line, with what a terminal would act on written as Python escapes it.
+
+    What comes out of a store or from another machine may have been written by anybody who can write there.
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(text))
+
+
 def shown(value: object) -> str:
     """Return `value` as an error message shows it: its repr, cut to a bounded length."""
     text = repr(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -135,6 +136,22 @@ def test_a_document_that_cannot_be_read_is_told_by_the_exit_status_and_the_rest_
     outcome = cared.run(capsys, "ls")
     assert outcome.status == 1
     assert "cannot be read: models/toy/1/manifest.json: " in outcome.out
+
+
+def test_what_a_terminal_would_act_on_is_shown_and_not_done(cared, capsys):
+    """Whoever can write to the store could else rewrite what is on the screen, or add lines to it."""
+    cared.publish()
+    kept = {
+        "path": "a\x9b1m",
+        "key": "a",
+        "reason": "\x1b[2J\nwanted: \u202ek",
+        "when": "2026-01-02T03:04:05+00:00",
+        "kept_at": "quarantine/q/a",
+    }
+    cared.bottom.put("quarantine/q/reason.json", json.dumps(kept).encode())
+    outcome = cared.run(capsys, "ls")
+    lines = [line for line in outcome.out.splitlines() if line.startswith("quarantined ")]
+    assert [line.partition(": a")[2] for line in lines] == ["\\x9b1m: \\x1b[2J\\nwanted: \\u202ek"]
 
 
 def test_it_changes_nothing(cared, capsys):

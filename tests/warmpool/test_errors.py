@@ -26,6 +26,11 @@ def test_an_error_about_a_field_shows_what_came_in_a_bounded_length():
     assert len(str(error)) < 150
 
 
+def test_what_is_printable_is_whole_on_one_line_and_moves_no_cursor():
+    assert errors.printable("bucket batch=1 · 12 µs …") == "bucket batch=1 · 12 µs …"
+    assert errors.printable("a\n\x1b[31mb\x9b\x7f\u202e\udc80") == r"a\n\x1b[31mb\x9b\x7f\u202e\udc80"
+
+
 @pytest.mark.parametrize("kind", errors.RetryLater.__subclasses__())
 def test_an_error_to_retry_later_says_when(kind):
     assert kind("busy").retry_after_s > 0

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from warmpool.cache_commands.explanation import Change, Explained, Explainer, Explanation, Needed, needed
 from warmpool.cache_commands.opened import opened
+from warmpool.errors import printable
 from warmpool.manifest import bucket_name
 from warmpool.publishing.machines import CHOICES, Children, Limits, compile_options
 from warmpool.settings import add_store_flags
@@ -128,12 +129,12 @@ def _show_alike(console: Console, alike: Sequence[Explained]) -> None:
     first = alike[0]
     hits = Counter(one.method for one in alike) if first.state == "hit" and len(alike) > 1 else {}
     names = [f"{method} ({count})" for method, count in hits.items()] or [one.name for one in alike]
-    console.print(f"  {first.state}: {'; '.join(names)}", markup=False)
+    console.print(printable(f"  {first.state}: {'; '.join(names)}"), markup=False)
     if first.reason:
-        console.print(f"    {first.reason}", markup=False)
+        console.print(printable(f"    {first.reason}"), markup=False)
     if first.listed_key != first.key and first.listed_key:
         worth = f"which cannot be loaded ({first.listed_fault})" if first.listed_fault else "which instances load"
-        console.print(f"    the target lists {_short(first.listed_key)} for it, {worth}", markup=False)
+        console.print(printable(f"    the target lists {_short(first.listed_key)} for it, {worth}"), markup=False)
     if first.nearest is None:
         if first.state in {"missing", "failed"}:
             console.print("    there is nothing to compare it with", markup=False)
@@ -150,7 +151,7 @@ def _table(changes: Iterable[Change]) -> Table:
     for column in table.columns:
         column.overflow = "fold"
     for change in changes:
-        table.add_row(*map(Text, (change.ingredient, *_sides(change))))
+        table.add_row(*(Text(printable(text)) for text in (change.ingredient, *_sides(change))))
     return table
 
 

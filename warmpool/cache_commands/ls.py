@@ -12,6 +12,7 @@ from cache.quarantine import quarantined
 from cache.sightings import sightings
 from cache.wanted import wanted
 from warmpool.cache_commands.opened import opened, shown_bytes
+from warmpool.errors import printable
 from warmpool.manifest import Target, executable_path
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, survey
@@ -92,10 +93,10 @@ def _show(listed: dict[str, Any]) -> None:
         for target in version["targets"] or [{}]:
             kind = f"{target.get('device_kind', '-')} · jaxlib {target.get('jaxlib', '-')}"
             table.add_row(
-                f"{version['model']}/{version['version']}",
+                escape(printable(f"{version['model']}/{version['version']}")),
                 "stable" if version["stable"] else "",
                 shown_bytes(version["weights_bytes"]),
-                escape(kind) if target else "published for no machine",
+                escape(printable(kind)) if target else "published for no machine",
                 target.get("fingerprint", ""),
                 f"{target['executables']} · {shown_bytes(target['bytes'])}" if target else "",
                 str(target.get("missing", "")),
@@ -110,4 +111,4 @@ def _show(listed: dict[str, Any]) -> None:
     lines += [f"wanted: {key}" for key in listed["wanted"]]
     lines += [f"cannot be read: {path}: {problem}" for path, problem in listed["problems"].items()]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

@@ -16,6 +16,7 @@ from cache.jax_cache import JaxCache
 from cache.jax_cache_sync import JaxCacheSync, Pulled
 from cache.settings import URIS
 from warmpool.cache_commands.opened import counting, opened
+from warmpool.errors import printable
 from warmpool.settings import add_store_flags
 
 
@@ -74,8 +75,8 @@ def _show(result: dict[str, Any]) -> None:
     counts = ", ".join(f"{what} {len(result[what])}" for what in ("pulled", "mended", "removed", "pushed"))
     print(f"{result['jax_cache']}: {counts}; {result['entries']} entries")
     for path, reason in (result["refused"] | result["damaged"]).items():
-        print(f"not taken {path}: {reason}")
+        print(printable(f"not taken {path}: {reason}"))
     for name, reason in result["torn"].items():
-        print(f"left {name}, which may be just being written: {reason}")
+        print(printable(f"left {name}, which may be just being written: {reason}"))
     if result["other"]:
         print(f"left {len(result['other'])} that are compressed otherwise than JAX does here ({result['compression']})")

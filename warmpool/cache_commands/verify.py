@@ -22,6 +22,7 @@ from cache.store import is_path
 from cache.verification import Checked, check, set_aside
 from cache.wanted import want
 from warmpool.cache_commands.opened import counting, opened, shown_bytes
+from warmpool.errors import printable
 from warmpool.manifest import executable_path, manifest_path, target_path
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, Survey, survey
@@ -177,18 +178,18 @@ def _target_path(version: Published, digest: str) -> str:
 def _show(result: dict[str, Any], *, dry_run: bool) -> None:
     print(f"checked {result['checked']} objects, {shown_bytes(result['checked_bytes'])}")
     for path, reason in result["faults"].items():
-        print(f"{'fault' if dry_run else 'quarantined'} {path}: {reason}")
+        print(f"{'fault' if dry_run else 'quarantined'} {path}: {printable(reason)}")
     for path, reason in result["untrusted"].items():
-        print(f"left {path}: {reason}")
+        print(f"left {path}: {printable(reason)}")
     if result["untrusted"]:
         print(
             f"{len(result['untrusted'])} objects are signed by nobody who is known here: give the keys of who did with "
             "--trusted-keys; --quarantine-untrusted sets them aside, for everybody"
         )
     for path, reason in result["missing"].items():
-        print(f"missing {path}: {reason}")
+        print(f"missing {path}: {printable(reason)}")
     for path, reason in result["problems"].items():
-        print(f"problem {path}: {reason}")
+        print(f"problem {path}: {printable(reason)}")
     if result["wanted"]:
         print(f"{len(result['wanted'])} executables are asked for: `warmpool cache fill` compiles them")
     if not (result["faults"] or result["untrusted"] or result["missing"] or result["problems"]):
