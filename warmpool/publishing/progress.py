@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from warmpool.errors import printable
 
-from warmpool.errors import printable
-
 if TYPE_CHECKING:
     import rich.progress
 
