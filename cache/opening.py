@@ -104,8 +104,6 @@ def _read_through(stored: Store, settings: StoreSettings) -> Store:
     from cache.read_through import ReadThroughStore
 
     assert isinstance(stored, GcsStore), stored
-    if settings.cache_bytes_max < 0:
-        raise ValueError(f"cache_bytes_max is {settings.cache_bytes_max}, allowed: 0 for no copies, or a size in bytes")
     folder = Path(settings.cache_folder) if settings.cache_folder else _cache_folder()
     of_this_store = hashlib.sha256(settings.store.rstrip("/").encode()).hexdigest()[:16]
     hasty = stored.with_patience(HASTY)

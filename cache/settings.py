@@ -27,6 +27,12 @@ class StoreSettings:
     audit_log: str = ""
     """File that says, a line of JSON each, what was published, promoted, loaded and refused; "-" standard output."""
     cache_folder: str = ""
-    """Folder of this machine for copies of what a bucket holds; empty: ~/.cache/warmpool, or as XDG_CACHE_HOME says."""
+    """Folder of this machine for copies of what a bucket holds, which who serves reads; empty: ~/.cache/warmpool, or as
+    XDG_CACHE_HOME says."""
     cache_bytes_max: int = 32 << 30
     """Size of the copies; what was not used for the longest goes. 0: no copies."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a value that is not allowed."""
+        if not 0 <= self.cache_bytes_max < 1 << 63:
+            raise ValueError(f"cache_bytes_max is {self.cache_bytes_max}, allowed: 0 for no copies, or a size in bytes")

@@ -24,6 +24,8 @@ class StoreFailed(WarmpoolError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool serve`; each is also WARMPOOL_<NAME> in the environment."""
     add_store_flags(parser)
+    parser.add_argument("--cache-folder", metavar="DIR", help="where copies from a bucket are kept (~/.cache/warmpool)")
+    parser.add_argument("--cache-bytes-max", metavar="N", help="size of these copies (32 GiB), 0 for none")
     parser.add_argument("--host", help="address to bind (127.0.0.1)")
     parser.add_argument("--port", help="HTTP port (8000)")
     parser.add_argument("--grpc-port", help="gRPC port (8001), 0 for none")

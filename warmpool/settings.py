@@ -53,6 +53,7 @@ class Settings(StoreSettings):
     """Base URL of an OTLP/HTTP collector, empty for none; OTEL_EXPORTER_OTLP_ENDPOINT counts too."""
 
     def __post_init__(self) -> None:
+        StoreSettings.__post_init__(self)
         _require("accelerator", self.accelerator, ", ".join(ACCELERATORS), holds=self.accelerator in ACCELERATORS)
         for name in ("port", "grpc_port"):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
@@ -86,8 +87,6 @@ def add_store_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trusted-keys", metavar="FILES", help="public keys (PEM) whose signatures count, or folders")
     parser.add_argument("--distrusted-keys", metavar="IDS", help="ids of keys whose signatures never count")
     parser.add_argument("--signing-key", metavar="FILE", help="private key (PEM) that signs what is stored")
-    parser.add_argument("--cache-folder", metavar="DIR", help="where copies from a bucket are kept (~/.cache/warmpool)")
-    parser.add_argument("--cache-bytes-max", metavar="N", help="size of these copies (32 GiB), 0 for none")
     parser.add_argument(
         "--allow-unsigned",
         action="store_const",
@@ -122,7 +121,10 @@ def read_settings[S: StoreSettings](kind: type[S], flags: Mapping[str, Any], env
         raise SettingError(f"store is not set: give --store or WARMPOOL_STORE, {URIS}")
     if not values["store"]:
         raise SettingError(f"store is '', allowed: {URIS}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def _parsed(name: str, value: Any, kind: type) -> Any:

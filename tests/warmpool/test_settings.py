@@ -34,6 +34,7 @@ OTHERS: dict[str, Any] = {
     "traces_kept_max": 7,
     "otlp_endpoint": "http://collector:4318",
 }
+ONLY_SERVED = {"cache_folder", "cache_bytes_max"}  # no other command reads copies, so none has a flag for them
 FLAGS = {  # given, meant; what has to be of a kind
     "accelerator": ("none", "none"),
     "allow_unsigned": ("no", False),
@@ -61,11 +62,21 @@ def test_what_opens_a_store_is_read_alone_by_commands_that_do_not_serve():
     assert read_settings(StoreSettings, {}, environment) == StoreSettings(**{name: OTHERS[name] for name in names})
 
 
+@pytest.mark.parametrize("kind", [StoreSettings, Settings])
+@pytest.mark.parametrize("size", ["-1", "-5", str(1 << 63)])
+def test_a_size_of_copies_that_is_none_is_refused_whoever_reads_it(kind, size):
+    with pytest.raises(SettingError, match=f"^cache_bytes_max is {size}, allowed: 0 for no copies, or a size in bytes"):
+        read_settings(kind, {"store": "folder"}, {"WARMPOOL_CACHE_BYTES_MAX": size})
+
+
 @pytest.mark.parametrize(("kind", "add"), [(StoreSettings, add_store_flags), (Settings, serve.add_arguments)])
 def test_every_setting_has_a_flag_and_none_is_taken_for_given(kind, add):
     parser = argparse.ArgumentParser()
     add(parser)
-    assert vars(parser.parse_args([])) == dict.fromkeys(field.name for field in dataclasses.fields(kind))
+    unused = ONLY_SERVED if kind is StoreSettings else set[str]()
+    assert vars(parser.parse_args([])) == dict.fromkeys(
+        field.name for field in dataclasses.fields(kind) if field.name not in unused
+    )
     given = parser.parse_args(["--store", "s", "--allow-unsigned", "--trusted-keys", "a,b"])
     settings = read_settings(kind, vars(given), {"WARMPOOL_ALLOW_UNSIGNED": "0", "WARMPOOL_TRUSTED_KEYS": "c"})
     assert (settings.allow_unsigned, settings.trusted_keys) == (True, "a,b")
