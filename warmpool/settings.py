@@ -121,6 +121,8 @@ def read_settings[S: StoreSettings](kind: type[S], flags: Mapping[str, Any], env
         raise SettingError(f"store is not set: give --store or WARMPOOL_STORE, {URIS}")
     if not values["store"]:
         raise SettingError(f"store is '', allowed: {URIS}")
+    if flags.get("json") and values.get("audit_log") == "-":
+        raise SettingError("audit_log is '-', allowed with --json: a file, for standard output gets the JSON")
     try:
         return kind(**values)
     except ValueError as error:

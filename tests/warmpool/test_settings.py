@@ -62,6 +62,17 @@ def test_what_opens_a_store_is_read_alone_by_commands_that_do_not_serve():
     assert read_settings(StoreSettings, {}, environment) == StoreSettings(**{name: OTHERS[name] for name in names})
 
 
+@pytest.mark.parametrize(
+    ("flags", "environment"), [({"audit_log": "-"}, {}), ({}, {"WARMPOOL_AUDIT_LOG": "-"})], ids=["flag", "variable"]
+)
+def test_one_document_and_lines_of_an_audit_log_do_not_go_to_the_same_place(flags, environment):
+    flags |= {"store": "s"}
+    with pytest.raises(SettingError, match="^audit_log is '-', allowed with --json: a file"):
+        read_settings(StoreSettings, flags | {"json": True}, environment)
+    assert read_settings(StoreSettings, flags | {"json": False}, environment).audit_log == "-"
+    assert read_settings(StoreSettings, flags | {"json": True, "audit_log": "file"}, environment).audit_log == "file"
+
+
 @pytest.mark.parametrize("kind", [StoreSettings, Settings])
 @pytest.mark.parametrize("size", ["-1", "-5", str(1 << 63)])
 def test_a_size_of_copies_that_is_none_is_refused_whoever_reads_it(kind, size):
