@@ -17,15 +17,13 @@ import contextlib
 import hashlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from cache.errors import CacheError, NotStored, StoreUnavailable, told
+from cache.errors import NotStored, StoreUnavailable
 from cache.fingerprint import Fingerprint
 from cache.sightings import MARK_EVERY_S, mark
 from cache.signed_store import SignedStore
@@ -37,6 +35,7 @@ from warmpool.lanes import LaneProxy
 from warmpool.load_plan import LoadPlan
 from warmpool.load_queue import DIED
 from warmpool.manifest import executable_path
+from warmpool.store_calls import StoreCalls
 
 log = logging.getLogger(__name__)
 
@@ -88,14 +87,14 @@ class Upkeep:
         self._lanes = lanes
         self._plan_missing = plan_missing
         self._news = asyncio.Event()
-        self._troubles: dict[str, str] = {}  # by what was asked: why the store did not do it
+        self._calls = StoreCalls()
         self._rests: dict[str, _Rest] = {}  # by key, of what lanes were killed at
         self._marked_s: dict[str, float] = {}
 
     @property
     def store_trouble(self) -> str:
         """Why the store could not be read or written when that was last tried, "" if it could."""
-        return next(iter(self._troubles.values()), "")
+        return next(iter(self._calls.troubles.values()), "")
 
     def notice(self) -> None:
         """Something is cold that was to be warm."""
@@ -121,8 +120,10 @@ class Upkeep:
             cold = self._cold()
             for key, reason in cold.items():
                 await self._mend(key, reason)
-            for settled in [asked for asked in self._troubles if asked.startswith("key ") and asked[4:] not in cold]:
-                del self._troubles[settled]
+            for settled in [
+                asked for asked in self._calls.troubles if asked.startswith("key ") and asked[4:] not in cold
+            ]:
+                del self._calls.troubles[settled]
             await _either(self._news, backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
 
     def _lacking(self) -> bool:
@@ -131,7 +132,7 @@ class Upkeep:
     async def _extend(self, lane: LaneProxy) -> None:
         """Give the lane the models that the store had nothing of for it, as far as that has changed."""
         before = lane.load_plan
-        plan = await self._asked(f"models of {lane.name}", lambda: self._plan_missing(lane))
+        plan = await self._calls.ask(f"models of {lane.name}", lambda: self._plan_missing(lane))
         if plan and plan.loadables and lane.load_plan is before:
             lane.extend(plan)
 
@@ -163,7 +164,7 @@ class Upkeep:
             deadly=frozenset[str]().union(*(lane.deadly(key) for lane in self._lanes)),
             bytes_max=max(lane.bytes_max(number) for lane, number in lacking),
         )
-        sound = await self._asked(f"key {key}", lambda: self._sound(look))
+        sound = await self._calls.ask(f"key {key}", lambda: self._sound(look))
         if sound is None or self._rests_still(key, sound.content, other=bool(look.deadly)):
             return
         for lane, number in self._cold_in(key):
@@ -228,7 +229,7 @@ class Upkeep:
 
     async def _follow(self, fingerprints: Mapping[str, Fingerprint]) -> None:
         while True:
-            new = await self._asked("distrusted keys", self._newly_distrusted)
+            new = await self._calls.ask("distrusted keys", self._newly_distrusted)
             if new:
                 log.error("keys are distrusted: lanes are replaced", extra={"keys": sorted(new)})
                 for lane in self._lanes:
@@ -244,8 +245,8 @@ class Upkeep:
         for digest, machine in machines.items():
             if now_s - self._marked_s.get(digest, -math.inf) >= MARK_EVERY_S:
                 asked = f"mark of {digest}"
-                await self._asked(asked, partial(mark, self._store, machine))
-                if asked not in self._troubles:
+                await self._calls.ask(asked, partial(mark, self._store, machine))
+                if asked not in self._calls.troubles:
                     self._marked_s[digest] = now_s
 
     def _newly_distrusted(self) -> frozenset[str]:
@@ -254,38 +255,9 @@ class Upkeep:
             raise StoreUnavailable(gone, told=gone)
         return self._store.refresh_trust()
 
-    async def _asked[R](self, what: str, ask: Callable[[], R]) -> R | None:
-        """What the store answers; None where it is in trouble, which is said once."""
-        try:
-            answer = await _in_thread(ask)
-        except (CacheError, OSError) as error:
-            if not self._troubles:
-                reason = str(error) if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
-                log.warning("store cannot be used now", extra={"reason": reason})
-            self._troubles[what] = told(error)
-            return None
-        if self._troubles.pop(what, "") and not self._troubles:
-            log.info("store can be used again")
-        return answer
-
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-async def _in_thread[R](ask: Callable[[], R]) -> R:
-    """Call what may wait for ever, as a store on a network can, in a thread that nobody waits for at the end."""
-    answer: Future[R] = Future()
-
-    def run() -> None:
-        answer.set_running_or_notify_cancel()
-        try:
-            answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001  raised by who waits for it
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="upkeep", daemon=True).start()
-    return await asyncio.wrap_future(answer)
 
 
 async def _either(event: asyncio.Event, wait_s_max: float) -> None:

@@ -21,7 +21,7 @@ from cache.signing import ANYONE
 from cache.wanted import wanted
 from tests.cache.meddling import MeddledStore
 from tests.warmpool.cared_store import COLLEAGUE, CPU, SIGNER, STRANGER, TPU, CaredStore
-from warmpool import upkeep
+from warmpool import store_calls, upkeep
 from warmpool.load_plan import LoadPlan
 from warmpool.upkeep import Upkeep
 
@@ -734,12 +734,37 @@ def test_a_store_that_never_answers_keeps_nobody_from_ending(tmp_path, monkeypat
 
     asyncio.run(main())
     assert not answer.is_set()
-    left = [thread for thread in threading.enumerate() if thread.name == "upkeep"]
+    left = [thread for thread in threading.enumerate() if thread.name == "store call"]
     assert left
     assert all(thread.daemon for thread in left)
     answer.set()
     for thread in left:
         thread.join(WAIT_S_MAX)
+
+
+def test_a_store_that_never_answers_is_in_trouble_and_distrust_is_followed_all_the_same(tended, monkeypatch):
+    """Another process holds a lock that asking for an executable needs, say."""
+    monkeypatch.setattr(store_calls, "CALL_S_MAX", 0.05)
+    answer = threading.Event()
+
+    def wait(operation, path):
+        if path.startswith("executables/"):
+            assert answer.wait(WAIT_S_MAX)
+
+    async def story(world):
+        sound = world.sound[world.paths[0]]
+        world.bottom.before = wait
+        for key in world.keys:
+            world.primary.cold(key, "it is damaged", sound[:-1])
+        world.upkeep.notice()
+        await world.until(lambda: world.upkeep.store_trouble)
+        assert world.upkeep.store_trouble.startswith("the store did not answer within 0.05 s")
+        world.bottom.put(f"distrusted/{COLLEAGUE.key_id}", b"{}")
+        await world.until(lambda: world.primary.trusts)
+        answer.set()
+        await world.until(lambda: len(world.primary.given) == 3 and not world.upkeep.store_trouble)
+
+    tended(story)
 
 
 def test_what_no_store_may_raise_ends_the_instance_and_is_not_swallowed(tended):
