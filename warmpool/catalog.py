@@ -93,8 +93,8 @@ def read_catalog(store: Store) -> Catalog:
             if serving := _serving(store, name):
                 catalog.models[name] = _read_model(store, name, serving.stable)
         except Exception as error:
-            log.exception("model cannot be served", extra={"model": name})
-            known = isinstance(error, msgspec.MsgspecError | ValueError)
+            known = isinstance(error, CacheError | msgspec.MsgspecError | ValueError)
+            log.exception("model cannot be served", extra={"model": name, "reason": str(error)}, exc_info=not known)
             problem = str(error) if known else f"it cannot be read ({type(error).__name__})"
             catalog.problems[name] = told(error) if isinstance(error, CacheError) else problem
     return catalog

@@ -151,3 +151,12 @@ def test_asking_an_instance_that_is_not_there_imports_nothing_heavy_either():
 def test_a_call_from_python_returns_the_status(capsys):
     assert main(["status", "--url", "nowhere"]) == 1
     assert capsys.readouterr().err.startswith("warmpool status: --url is 'nowhere'")
+
+
+def test_who_stops_reading_gets_no_traceback(tmp_path):
+    command = [sys.executable, "-m", "warmpool.cli", "cache", "keygen", str(tmp_path / "key")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
