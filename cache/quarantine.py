@@ -10,23 +10,32 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 
 from cache.errors import NotStored
-from cache.store import Store
+from cache.store import Store, is_path
 
 FOLDER = "quarantine"
 _REASON = "reason.json"
 
 
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies beside a quarantined object: the path it had, what is wrong with it, and when it was set aside."""
+
+    path: str
+    reason: str
+    when: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """One quarantined object: the path it had, the key that its name was, why, when (RFC 3339), and where it is now."""
+    """One quarantined object: the path it had, the key that its name was, why, when, and where it is now."""
 
     path: str
     key: str
     reason: str
-    when: str
+    when: datetime
     kept_at: str
 
 
@@ -46,15 +55,9 @@ def quarantine(store: Store, path: str, reason: str, generation: str | None = No
         StoreUnavailable: The original is still there then.
     """
     store.discard(path)  # what is set aside is what lies in the store, not what is kept of it here
-    now = datetime.now(UTC)
-    place = f"{FOLDER}/{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-    kept = Kept(
-        path=path,
-        key=path.rpartition("/")[2],
-        reason=reason,
-        when=now.isoformat(timespec="milliseconds"),
-        kept_at=f"{place}/{path}",
-    )
+    said = Reason(path=path, reason=reason, when=datetime.now(UTC))
+    place = f"{FOLDER}/{said.when:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    kept = _kept(place, said)
     try:
         if path.startswith("weights/"):
             found = _listed(store, path)
@@ -68,7 +71,7 @@ def quarantine(store: Store, path: str, reason: str, generation: str | None = No
             store.put(kept.kept_at, data)
     except NotStored:
         return None
-    store.put(f"{place}/{_REASON}", msgspec.json.encode(kept))
+    store.put(f"{place}/{_REASON}", msgspec.json.encode(said))
     if not store.delete_if(path, found):
         _forget(store, kept)
         return None
@@ -77,11 +80,13 @@ def quarantine(store: Store, path: str, reason: str, generation: str | None = No
 
 
 def quarantined(store: Store) -> list[Kept]:
-    """Everything that is set aside, the oldest first."""
+    """Everything that is set aside, the oldest first. Whose reason cannot be read is not: nobody signs a reason."""
     found = []
     for place in store.names(FOLDER):
         with suppress(NotStored, msgspec.MsgspecError):  # killed before the reason was there: the original still is
-            found.append(msgspec.json.decode(store.get(f"{FOLDER}/{place}/{_REASON}"), type=Kept))
+            said = msgspec.json.decode(store.get(f"{FOLDER}/{place}/{_REASON}"), type=Reason)
+            if is_path(said.path):
+                found.append(_kept(f"{FOLDER}/{place}", said))
     return found
 
 
@@ -93,6 +98,16 @@ def restore(store: Store, kept: Kept) -> bool:
     store.put_file(kept.path, store.local_path(kept.kept_at))
     _forget(store, kept)
     return True
+
+
+def _kept(place: str, said: Reason) -> Kept:
+    return Kept(
+        path=said.path,
+        key=said.path.rpartition("/")[2],
+        reason=said.reason,
+        when=said.when,
+        kept_at=f"{place}/{said.path}",
+    )
 
 
 def _listed(store: Store, path: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cache.errors import NotStored, StoreUnavailable
 from cache.local_store import LocalStore
-from cache.quarantine import Kept, quarantine, quarantined, restore
+from cache.quarantine import Kept, Reason, quarantine, quarantined, restore
 from tests.cache.meddling import MeddledStore
 
 PATH = "executables/abcd"
@@ -46,14 +46,15 @@ def test_an_object_moves_and_its_reason_lies_beside_it(store, path):
     kept = quarantine(store, path, "its digest is another one")
     assert kept is not None
     assert (kept.path, kept.key, kept.reason) == (path, path.rpartition("/")[2], "its digest is another one")
-    assert timedelta() <= datetime.now(UTC) - datetime.fromisoformat(kept.when) + timedelta(milliseconds=1)
-    assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(kept.when)
+    assert timedelta() <= datetime.now(UTC) - kept.when + timedelta(milliseconds=1)
+    assert before - timedelta(milliseconds=1) <= kept.when
     assert store.get(kept.kept_at) == b"damaged"
     place = kept.kept_at.removesuffix(f"/{path}")
     assert place.startswith("quarantine/")
     assert "/" not in place.removeprefix("quarantine/")
     assert paths_of(store) == {kept.kept_at, f"{place}/reason.json", "executables/other"}
-    assert msgspec.json.decode(store.get(f"{place}/reason.json"), type=Kept) == kept
+    said = msgspec.json.decode(store.get(f"{place}/reason.json"), type=Reason)
+    assert (said.path, said.reason, said.when) == (path, kept.reason, kept.when)
     assert quarantined(store) == [kept]
 
 
@@ -165,16 +166,42 @@ def test_where_nothing_can_be_written_the_original_stays(store):
 
 
 def test_the_oldest_comes_first_and_what_has_no_reason_is_not_there(store):
-    written = [
-        Kept(path=PATH, key="abcd", reason=str(day), when="", kept_at=f"quarantine/202611{day}T000000-{code}/{PATH}")
-        for day, code in ((30, "0000"), (28, "ffff"), (29, "8888"))
-    ]
-    for one in written:
-        store.put(one.kept_at.removesuffix(PATH) + "reason.json", msgspec.json.encode(one))
+    for day, code in ((30, "0000"), (28, "ffff"), (29, "8888")):
+        said = Reason(path=PATH, reason=str(day), when=datetime.now(UTC))
+        store.put(f"quarantine/202611{day}T000000-{code}/reason.json", msgspec.json.encode(said))
     store.put(f"quarantine/20261101T000000-0000/{PATH}", b"killed before its reason was there")
     store.put("quarantine/20261102T000000-0000/reason.json", b"{")
     store.put("quarantine/20261103T000000-0000/reason.json", b'{"path": 1}')
     assert [one.reason for one in quarantined(store)] == ["28", "29", "30"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"when": "yesterday"},
+        {"when": ""},
+        {"when": 1},
+        {"when": "2026-11-30T07:17:11"},
+        {"when": "9" * 40},
+        {"path": ""},
+        {"path": "models/../../etc/passwd"},
+        {"path": "/etc/passwd"},
+        {"path": None},
+        {"reason": 1},
+    ],
+)
+def test_a_reason_that_makes_no_sense_sets_nothing_aside(store, changes):
+    said = {"path": PATH, "reason": "damaged", "when": "2026-11-30T07:17:11Z"}
+    store.put("quarantine/20261102T000000-0000/reason.json", msgspec.json.encode(said | changes))
+    assert quarantined(store) == []
+
+
+def test_where_an_object_is_kept_its_folder_says_and_not_the_reason(store):
+    """Else `_forget` would remove what somebody wrote there."""
+    said = {"path": PATH, "reason": "damaged", "when": "2026-11-30T07:17:11Z", "key": "x", "kept_at": "weights/w"}
+    store.put("quarantine/20261102T000000-0000/reason.json", msgspec.json.encode(said))
+    (kept,) = quarantined(store)
+    assert (kept.key, kept.kept_at) == ("abcd", f"quarantine/20261102T000000-0000/{PATH}")
 
 
 def test_what_is_put_back_is_where_it_was_and_nothing_is_left(store):
@@ -197,7 +224,7 @@ def test_what_took_its_place_is_not_replaced_by_what_is_put_back(store):
 
 
 def test_what_is_not_kept_any_more_cannot_be_put_back(store):
-    kept = Kept(path=PATH, key="abcd", reason="", when="", kept_at=f"quarantine/gone/{PATH}")
+    kept = Kept(path=PATH, key="abcd", reason="", when=datetime.now(UTC), kept_at=f"quarantine/gone/{PATH}")
     with pytest.raises(NotStored):
         restore(store, kept)
 

@@ -270,6 +270,17 @@ def test_the_last_word_on_which_version_is_served_can_be_set_aside_without_stopp
     assert gc()[0] == set()
 
 
+@pytest.mark.parametrize("when", ["soon", "", "2026-11-30T07:17:11", 7, "2026-11-30T07:17:11Z"])
+@pytest.mark.parametrize("path", ["models/toy/1/manifest.json", "models/../../x/manifest.json"])
+def test_a_reason_that_anybody_may_have_written_stops_nothing(cared, gc, when, path):
+    cared.publish()
+    said = {"path": path, "key": "k", "reason": "r", "when": when, "kept_at": "x"}
+    cared.bottom.put("quarantine/20261130T000000-0000/reason.json", msgspec.json.encode(said))
+    cared.bottom.put("executables/stray", b"x")
+    cared.age(2)
+    assert gc()[0] == {"executables/stray"}
+
+
 # The command
 
 

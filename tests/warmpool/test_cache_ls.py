@@ -91,7 +91,8 @@ def test_what_is_set_aside_and_what_is_wanted_is_listed_until_it_is_there_again(
     assert found["quarantined"][0]["reason"] == kept.reason
     assert found["wanted"] == [key]
     lines = cared.run(capsys, "ls").out.splitlines()
-    assert f"quarantined {kept.when}: {path}: {kept.reason}".rstrip() in [line.rstrip() for line in lines]
+    when = found["quarantined"][0]["when"]
+    assert f"quarantined {when}: {path}: {kept.reason}".rstrip() in [line.rstrip() for line in lines]
     assert f"wanted: {key}" in lines
     cared.bottom.put(path, data)  # by a publish, which knows of no list
     assert listed()[1]["wanted"] == []
@@ -142,16 +143,16 @@ def test_what_a_terminal_would_act_on_is_shown_and_not_done(cared, capsys):
     """Whoever can write to the store could else rewrite what is on the screen, or add lines to it."""
     cared.publish()
     kept = {
-        "path": "a\x9b1m",
+        "path": "executables/a",
         "key": "a",
-        "reason": "\x1b[2J\nwanted: \u202ek",
+        "reason": "\x9b1m\x1b[2J\nwanted: \u202ek",
         "when": "2026-01-02T03:04:05+00:00",
         "kept_at": "quarantine/q/a",
     }
     cared.bottom.put("quarantine/q/reason.json", json.dumps(kept).encode())
     outcome = cared.run(capsys, "ls")
     lines = [line for line in outcome.out.splitlines() if line.startswith("quarantined ")]
-    assert [line.partition(": a")[2] for line in lines] == ["\\x9b1m: \\x1b[2J\\nwanted: \\u202ek"]
+    assert [line.partition(": executables/a: ")[2] for line in lines] == ["\\x9b1m\\x1b[2J\\nwanted: \\u202ek"]
 
 
 def test_it_changes_nothing(cared, capsys):

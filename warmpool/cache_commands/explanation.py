@@ -179,7 +179,7 @@ class Explainer:
         if failure := recorded(self.store, key):
             return "failed", f"{failure.what} failed at {failure.when} ({failure.by}): {failure.reason}"
         kept = self._set_aside.get(key)
-        return "missing", f"it was set aside at {kept.when}: {kept.reason}" if kept else ""
+        return "missing", f"it was set aside at {kept.when.isoformat()}: {kept.reason}" if kept else ""
 
     def _nearest(self, method: str, bucket: dict[str, int], wanted: Mapping[str, str]) -> Near | None:
         of_bucket = self._listed.get(_identity(method, bucket), {})

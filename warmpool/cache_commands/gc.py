@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -109,7 +108,7 @@ def _require_known(store: SignedStore, found: Survey, keep_s: float) -> None:
         is_document = kept.path.startswith("models/") and name != "serving.json"
         if (
             is_document
-            and datetime.fromisoformat(kept.when).timestamp() >= oldest_s
+            and kept.when.timestamp() >= oldest_s
             and name not in store.names(folder)
         ):
             raise Unreadable(
