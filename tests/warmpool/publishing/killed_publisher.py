@@ -30,6 +30,7 @@ TTL_S = 0.5  # who was killed is given up after that
 lease.TTL_S_DEFAULT = TTL_S
 
 from cache import opening  # noqa: E402  it binds that
+from cache.errors import NotStored  # noqa: E402
 from cache.local_store import LocalStore  # noqa: E402
 from cache.settings import StoreSettings  # noqa: E402
 from tests.warmpool.publishing.toy import Heard  # noqa: E402
@@ -57,10 +58,18 @@ class MortalStore(LocalStore):
         self._step("delete", path, lambda: super(MortalStore, self).delete(path))
 
     def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
+        if self._generation(path) != generation:  # it changes nothing
+            return super().put_if(path, data, generation)
         return self._step("put_if", path, lambda: super(MortalStore, self).put_if(path, data, generation))
 
     def delete_if(self, path: str, generation: str) -> bool:
         return self._step("delete_if", path, lambda: super(MortalStore, self).delete_if(path, generation))
+
+    def _generation(self, path: str) -> str | None:
+        try:
+            return self.get_versioned(path)[1]
+        except NotStored:
+            return None
 
     def _step[R](self, operation: str, path: str, call: Callable[[], R]) -> R:
         cls = type(self)
