@@ -156,7 +156,8 @@ def test_a_call_from_python_returns_the_status(capsys):
 def test_who_stops_reading_gets_no_traceback(tmp_path):
     command = [sys.executable, "-m", "warmpool.cli", "cache", "keygen", str(tmp_path / "key")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout and process.stderr
+        assert process.stdout
+        assert process.stderr
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
