@@ -13,7 +13,7 @@ import fcntl
 import importlib
 import os
 import platform
-import tempfile
+import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -128,13 +128,13 @@ class JaxCache:
         """Put an entry there whole, unless there is a whole one; whether there was not."""
         with self._reaching():
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, dir=self.folder)
+            unfinished = self.folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # as JAX does
             try:
                 with os.fdopen(descriptor, "wb") as stream:
                     stream.write(data)
                     stream.flush()
                     os.fsync(stream.fileno())
-                Path(unfinished).chmod(0o644)
                 with self._alone() as limited:
                     with suppress(NotStored):
                         if self.fault(name, self.read(name)) in {"", None}:
@@ -142,10 +142,10 @@ class JaxCache:
                     if limited:
                         accessed = self.folder / f"{name}{_ACCESSED}"
                         accessed.write_bytes(time.time_ns().to_bytes(8, "little"))
-                    Path(unfinished).replace(self._file(name))
+                    unfinished.replace(self._file(name))
                     return True
             finally:
-                Path(unfinished).unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
 
     def remove_torn(self, name: str) -> bool:
         """Remove an entry that is torn, so that JAX writes it anew; not one that may be just being written."""

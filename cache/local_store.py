@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cache.errors import NotStored, StoreUnavailable
+from cache.layout import folder_of
 from cache.store import Entry, is_path, require_path
 
 _UNFINISHED = ".unfinished-"
@@ -164,14 +165,13 @@ class LocalStore:
             made = [folder for folder in target.parents if not folder.exists()]
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove_remains(target.parent)
-            descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=target.parent)
-            unfinished = Path(name)
+            unfinished = target.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _mode(path))
             try:
                 with os.fdopen(descriptor, "wb") as stream:
                     write(stream)
                     stream.flush()
                     os.fsync(stream.fileno())
-                unfinished.chmod(0o644)
                 with self._comparing(path) as found:
                     if not condition(found):
                         unfinished.unlink()
@@ -186,6 +186,12 @@ class LocalStore:
             for folder in ours.union(new.parent for new in made):
                 _sync_folder(folder)
             return generation
+
+
+def _mode(path: str) -> int:
+    """What is never written again nobody may write to: it is mapped by lanes. The umask takes from either."""
+    folder = folder_of(path)
+    return 0o444 if folder and folder.immutable else 0o666
 
 
 def _opened(lock: Path) -> int:

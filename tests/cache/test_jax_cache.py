@@ -89,6 +89,16 @@ def test_only_entries_are_looked_at(cache):
     assert (found.whole, found.torn) == ({NAME}, {})
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077], ids=oct)
+def test_who_may_read_an_entry_the_umask_says_as_for_those_that_jax_writes(cache, umask):
+    before = os.umask(umask)
+    try:
+        cache.write(NAME, WHOLE)
+    finally:
+        os.umask(before)
+    assert (cache.folder / f"{NAME}-cache").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def test_an_entry_is_written_whole_or_not_at_all(cache, monkeypatch):
     assert cache.write(NAME, WHOLE)
     assert files(cache) == [f"{NAME}-cache"]

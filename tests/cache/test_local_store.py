@@ -40,13 +40,26 @@ def files_of(store):
     return sorted(file for file in files if file != ".lock")
 
 
-def test_an_object_can_be_read_by_all_whoever_may_read_its_source(store, tmp_path):
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077], ids=oct)
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [("weights/w", 0o444), ("executables/e", 0o444), ("jax-cache/r/k", 0o444), ("models/m/serving.json", 0o666)],
+)
+def test_who_may_read_an_object_the_umask_says_and_what_never_changes_nobody_may_write(
+    store, tmp_path, umask, path, mode
+):
     source = tmp_path / "source"
     source.write_bytes(b"x")
     source.chmod(0o600)
-    store.put_file("weights/w", source)
-    assert store.local_path("weights/w").stat().st_mode & 0o777 == 0o644
-    assert files_of(store) == ["weights/w"]
+    before = os.umask(umask)
+    try:
+        for _ in range(2):  # and who replaces an object need not be allowed to write to it
+            for put in (lambda: store.put_file(path, source), lambda: store.put(path, b"x")):
+                put()
+                assert store.local_path(path).stat().st_mode & 0o777 == mode & ~umask
+    finally:
+        os.umask(before)
+    assert files_of(store) == [path]
 
 
 def test_a_store_that_was_never_written_is_empty_and_reading_makes_no_folder(store):

@@ -324,6 +324,7 @@ def test_damaged_files_are_made_anew(published: tuple[Publisher, Summary]) -> No
     whole = {path: (publisher.store / path).read_bytes() for path in paths}
     for path, data in whole.items():
         middle = len(data) // 2
+        (publisher.store / path).unlink()
         (publisher.store / path).write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
     again = publisher(weight="0.125")
     assert (again.compiled, again.machines[0].proved) == (1, 1)
