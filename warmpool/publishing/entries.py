@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from warmpool.manifest import bucket_name
 from warmpool.publishing.buckets import Bucket
@@ -27,6 +28,16 @@ class Entry:
     @property
     def name(self) -> str:
         return f"{self.method} {bucket_name(self.bucket.sizes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A reference to store: an exact shape as an entry, its point, its artifact, and what it answered there."""
+
+    entry: Entry
+    point: Point
+    artifact: Path
+    outputs: Path
 
 
 @dataclass(frozen=True, slots=True)

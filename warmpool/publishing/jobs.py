@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cache.signing import ANYONE, Trust
-from warmpool.errors import ProofFailed
+from warmpool.errors import ProofFailed, PublishError
 from warmpool.manifest import ExecutableSpec, ProofSpec, bucket_name
 from warmpool.publishing.draft import Draft
-from warmpool.publishing.entries import Entry, Identity, Point, Points
+from warmpool.publishing.entries import Edge, Entry, Identity, Point, Points
 from warmpool.publishing.export import Author
 from warmpool.publishing.machines import Children, Machine
 from warmpool.publishing.program import Program
@@ -28,16 +27,6 @@ from warmpool.publishing.prove import unfaithful
 from warmpool.publishing.references import References
 from warmpool.publishing.slots import Slots
 from warmpool.publishing.subject import Sizes
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A reference to store: an exact shape as an entry, its point, its artifact, and what it answered there."""
-
-    entry: Entry
-    point: Point
-    artifact: Path
-    outputs: Path
 
 
 class Jobs:
@@ -179,8 +168,12 @@ class Jobs:
         """The entry's artifact; waits for its compile if it has one."""
         return self._artifacts.get(entry.key) or self._compiles[entry.key].result()
 
-    def tried(self, entry: Entry) -> tuple[ExecutableSpec, list[ProofSpec]]:
+    def tried(self, entry: Entry, digest: str = "") -> tuple[ExecutableSpec, list[ProofSpec]]:
         """Prove and measure an entry, once its artifact and references are there.
+
+        Args:
+            entry: The entry.
+            digest: SHA-256 of the bytes that are to be stored; "" if they are already.
 
         Raises:
             ProofFailed: It does not answer as it must.
@@ -192,7 +185,7 @@ class Jobs:
         points = self._points.of(entry)
         names = [bucket_name(point) for point in points]
         references = {name: str(self._references[entry.method, name].result()) for name in names}
-        result = self._trial(entry, artifact, references, points)
+        result = self._trial(entry, artifact, references, points, digest)
         self._progress.step(f"proved {entry.name}, {result['cost_us'] / 1000:.3g} ms a run")
         spec = ExecutableSpec(
             key=entry.key,
@@ -205,23 +198,25 @@ class Jobs:
         )
         return spec, msgspec.convert(result["proofs"], list[ProofSpec])
 
-    def try_edge(self, edge: Edge) -> None:
+    def try_edge(self, edge: Edge, digest: str) -> None:
         """Load a reference's executable, which so far only who compiled it ran, and compare it with that run.
 
         Raises:
             ProofFailed: It does not answer like the one that was compiled.
             PublishError: A child failed.
         """
-        self._trial(edge.entry, edge.artifact, {bucket_name(edge.point): str(edge.outputs)}, [edge.point])
+        self._trial(edge.entry, edge.artifact, {bucket_name(edge.point): str(edge.outputs)}, [edge.point], digest)
 
     def _trial(
-        self, entry: Entry, artifact: Path, references: dict[str, str], points: Sequence[Point]
+        self, entry: Entry, artifact: Path, references: dict[str, str], points: Sequence[Point], digest: str
     ) -> dict[str, Any]:
         argument = self._argument(entry, artifact=str(artifact), references=references, points=points)
         with self._slots.exclusive():
             result = self._children.run("trial", argument, self._place(entry, "its trial run"))
         if result["failure"]:
             raise ProofFailed(f"model {self._draft.manifest.model!r}, method {entry.method!r}: {result['failure']}")
+        if digest not in {"", result["digest"]}:
+            raise PublishError(f"{self.place(entry)}: its artifact was changed while it was tried")
         return result
 
     def _compile(self, entry: Entry) -> Path:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from cache.artifact import unpack
@@ -24,6 +25,7 @@ from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.ingredients import digest_ingredients
 from cache.key import executable_ingredients
 from cache.signed_store import SignedStore
+from cache.signing import ANYONE
 from cache.sweep import Reused
 from warmpool.errors import PublishError
 from warmpool.manifest import Target, bucket_name, executable_path, target_path
@@ -184,15 +186,19 @@ class TargetMaker:
         except PublishError as error:
             claims.failed(entry.key, error, machinery_alive=self.children.alive)
             raise
-        spec, proofs = jobs.tried(entry)
+        made = b""
+        if jobs.compiled(entry) and entry.key not in self.compiled:
+            made = _read_made(entry, artifact)
+        spec, proofs = jobs.tried(entry, sha256(made).hexdigest() if made else "")
         self.proved += 1
         while jobs.edges:
             edge = jobs.edges.pop()
-            jobs.try_edge(edge)
-            self.store.put_file(executable_path(edge.entry.key), edge.artifact)
+            data = _read_made(edge.entry, edge.artifact)
+            jobs.try_edge(edge, sha256(data).hexdigest())
+            self.store.put(executable_path(edge.entry.key), data)
             self.known.refer(edge.entry.key)
-        if jobs.compiled(entry) and entry.key not in self.compiled:
-            self.store.put_file(executable_path(entry.key), artifact)
+        if made:
+            self.store.put(executable_path(entry.key), made)
             self.compiled.add(entry.key)
         self.known.add(entry, spec, proofs)
         if claims.holds(entry.key):
@@ -254,3 +260,17 @@ class TargetMaker:
             options=compile_options(os.environ),
         )
         return Entry(method, bucket, digest_ingredients(ingredients), ingredients)
+
+
+def _read_made(entry: Entry, file: Path) -> bytes:
+    """The artifact that a child wrote, read once: what is checked here and tried is what is signed.
+
+    Raises:
+        PublishError: It is not what the child was to make.
+    """
+    data = file.read_bytes()
+    try:
+        unpack(data, key=entry.key, kind="executable", ingredients=entry.ingredients, trust=ANYONE)
+    except (Damaged, Foreign) as error:
+        raise PublishError(f"{entry.name}: what was compiled cannot be stored: {error}") from error
+    return data

@@ -6,6 +6,7 @@ programs go through files in a scratch folder. jax is imported inside of functio
 
 from __future__ import annotations
 
+import hashlib
 import os
 import statistics
 import time
@@ -93,7 +94,8 @@ def trial(argument: Argument) -> Argument:
     """Load an artifact as a lane does, prove its bucket, and measure its run time.
 
     Returns:
-        "failure", None or what is wrong; "proofs"; "cost_us", the median of up to 15 runs with host inputs and outputs.
+        "failure", None or what is wrong; "proofs"; "digest", SHA-256 of the artifact's bytes; "cost_us", the median of up
+        to 15 runs with host inputs and outputs.
     """
     _before_a_backend(None)
     subject, manifest = _subject(argument)
@@ -106,7 +108,8 @@ def trial(argument: Argument) -> Argument:
         return {"failure": failure}
     case = subject.cases(bucket, points)[0]
     cost_us = _median_us(loaded, subject.padded(bucket, case))
-    return {"failure": None, "cost_us": cost_us, "proofs": msgspec.to_builtins(tally.proofs(subject.method))}
+    proofs = msgspec.to_builtins(tally.proofs(subject.method))
+    return {"failure": None, "cost_us": cost_us, "proofs": proofs, "digest": loaded.digest}
 
 
 class _Loaded:
@@ -115,7 +118,9 @@ class _Loaded:
     def __init__(self, argument: Argument, manifest: Manifest) -> None:
         self.runtime = Runtime.open(argument["mode"])
         trust = Trust.from_json(argument["trust"])
-        _, payload = unpack(Path(argument["artifact"]).read_bytes(), key=argument["key"], trust=trust)
+        data = Path(argument["artifact"]).read_bytes()
+        self.digest = hashlib.sha256(data).hexdigest()
+        _, payload = unpack(data, key=argument["key"], trust=trust)
         self.executable: Executable = self.runtime.load(payload)
         self._mapped = map_weights(Path(argument["weights"]), manifest.weights)  # aliased by the buffers on a CPU
         self.weights = [self.runtime.put(array) for array in self._mapped]
