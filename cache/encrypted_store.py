@@ -1,32 +1,27 @@
 """A store whose weights, executables and programs are encrypted on the way in, and decrypted on the way out.
 
-Decrypted files never touch a disk (but where the system swaps): they are memory of this process that has a name, sealed
-so that nobody can change it, and given out as /proc/<pid>/fd/<n>, which other processes of the same user can open and
-map. They go away with this process, and take a file descriptor and as much memory as their content each.
+Decrypted files never touch a disk (but where the system swaps): they are files in memory, see `cache.memory_files`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import io
 import logging
-import os
 import tempfile
-import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from cache.data_keys import DataKeys
 from cache.encryption import CHUNK_BYTES, MAGIC, decrypt, encrypt, encrypted_bytes, is_envelope, prefix_bytes_max
-from cache.errors import StoreUnavailable
+from cache.errors import NotStored, StoreUnavailable
 from cache.layout import folder_of
+from cache.memory_files import MemoryFiles
 from cache.store import Entry, Store
 
 log = logging.getLogger(__name__)
 
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_TRIES_MAX = 8
 
 
 class EncryptedStore:
@@ -45,9 +40,7 @@ class EncryptedStore:
         self.inner = inner
         self.keys = keys
         self.unencrypted = 0
-        self._lock = threading.Lock()
-        self._held: dict[str, int] = {}  # descriptors of decrypted files
-        weakref.finalize(self, _close_all, self._held)
+        self._files = MemoryFiles()
 
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
@@ -67,7 +60,7 @@ class EncryptedStore:
 
     def put(self, path: str, data: bytes) -> None:
         self.inner.put(path, self._stored(path, data))
-        self._forget(path)
+        self._files.forget(path)
 
     def put_file(self, path: str, source: Path) -> None:
         if not _is_secret(path) or self.keys is None:
@@ -78,11 +71,11 @@ class EncryptedStore:
                 envelope.writelines(encrypt(path, content, key))
                 envelope.flush()
                 self.inner.put_file(path, Path(envelope.name))
-        self._forget(path)
+        self._files.forget(path)
 
     def delete(self, path: str) -> None:
         self.inner.delete(path)
-        self._forget(path)
+        self._files.forget(path)
 
     def touch(self, path: str) -> None:
         self.inner.touch(path)
@@ -102,25 +95,24 @@ class EncryptedStore:
         """
         if not _is_secret(path):
             return self.inner.local_path(path)
-        with self._lock:
-            held = self._held.get(path)
-        if held is not None:
-            return _path_of(held)
+        for _ in range(_TRIES_MAX):
+            turn = self._files.turn(path)
+            if file := self._files.find(path) or self._decrypted_file(path, turn):
+                return file
+        raise StoreUnavailable(f"{path!r} is replaced again and again while it is decrypted")
+
+    def _decrypted_file(self, path: str, turn: int) -> Path | None:
+        """As `local_path`; None if it was replaced since that turn."""
         file = self.inner.local_path(path)
-        with file.open("rb") as stream:
+        with _opened(path, file) as stream:
             if not is_envelope(stream.read(len(MAGIC))):
                 self._note_unencrypted(path)
                 return file
             stream.seek(0)
-            made = _in_memory(path, self._decrypted(path, stream))
-        with self._lock:
-            held = self._held.setdefault(path, made)
-        if held != made:  # another thread was faster
-            os.close(made)
-        return _path_of(held)
+            return self._files.add(path, self._decrypted(path, stream), turn)
 
     def discard(self, path: str) -> None:
-        self._forget(path)
+        self._files.forget(path)
         self.inner.discard(path)
 
     def get_versioned(self, path: str) -> tuple[bytes, str]:
@@ -129,12 +121,12 @@ class EncryptedStore:
 
     def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
         new = self.inner.put_if(path, self._stored(path, data), generation)
-        self._forget(path)
+        self._files.forget(path)
         return new
 
     def delete_if(self, path: str, generation: str) -> bool:
         deleted = self.inner.delete_if(path, generation)
-        self._forget(path)
+        self._files.forget(path)
         return deleted
 
     def _stored(self, path: str, data: bytes) -> bytes:
@@ -165,46 +157,17 @@ class EncryptedStore:
         if self.unencrypted == 1:
             log.warning("the store has unencrypted content from before it had a key", extra={"path": path})
 
-    def _forget(self, path: str) -> None:
-        with self._lock:
-            held = self._held.pop(path, None)
-        if held is not None:
-            os.close(held)
+
+def _opened(path: str, file: Path) -> BinaryIO:
+    """A local file of an object, which may be gone by now."""
+    try:
+        return file.open("rb")
+    except FileNotFoundError:
+        raise NotStored(path) from None
+    except OSError as error:
+        raise StoreUnavailable(f"{path!r}: {error.strerror or error}") from error
 
 
 def _is_secret(path: str) -> bool:
     folder = folder_of(path)
     return folder is None or folder.secret  # what nobody said anything of is not given away
-
-
-def _in_memory(path: str, content: Iterator[bytes]) -> int:
-    """The descriptor of a sealed file in memory with this content."""
-    try:
-        descriptor = os.memfd_create("warmpool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except (AttributeError, OSError) as error:
-        raise _no_memory_file(path, error) from error
-    try:
-        with open(descriptor, "wb", closefd=False) as stream:
-            stream.writelines(content)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        _path_of(descriptor).stat()
-    except BaseException as error:
-        os.close(descriptor)
-        if isinstance(error, OSError):
-            raise _no_memory_file(path, error) from error
-        raise
-    return descriptor
-
-
-def _no_memory_file(path: str, error: Exception) -> StoreUnavailable:
-    reason = error.strerror if isinstance(error, OSError) else "the system has none"
-    return StoreUnavailable(f"{path!r} cannot be decrypted into a file in memory: {reason}")
-
-
-def _path_of(descriptor: int) -> Path:
-    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-
-
-def _close_all(held: dict[str, int]) -> None:
-    for descriptor in held.values():
-        os.close(descriptor)

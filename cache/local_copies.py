@@ -14,7 +14,6 @@ import errno
 import fcntl
 import io
 import os
-import resource
 import stat
 import threading
 import time
@@ -23,6 +22,8 @@ from collections.abc import Buffer, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from cache.descriptors import allow_descriptors
 
 _UNFINISHED = ".unfinished-"
 _ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -189,7 +190,7 @@ class LocalCopies:
             return False
         self._release(path)
         self._held[path] = descriptor
-        _allow_descriptors(len(self._held))
+        allow_descriptors(len(self._held))
         return True
 
     def _release(self, path: str) -> None:
@@ -266,13 +267,6 @@ def _is_at(descriptor: int, file: Path) -> bool:
 def _touch(descriptor: int) -> None:
     with suppress(OSError):  # another user's, or nobody may write here: then it looks as if it was not used
         os.utime(descriptor, ns=(time.time_ns(), os.fstat(descriptor).st_mtime_ns))
-
-
-def _allow_descriptors(held: int) -> None:
-    """Every copy that is held takes a descriptor: raise the limit before others find none left."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if held > soft // 2 and soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _close_all(held: dict[str, int]) -> None:

@@ -308,6 +308,99 @@ def test_files_in_memory_go_with_the_store_that_made_them(inner, keys):
     assert not path.exists()
 
 
+def test_where_a_file_was_nothing_is_once_it_is_discarded_and_never_another_one(store):
+    """Whoever still has the path, a lane that was told it a moment ago, must not read what is something else."""
+    store.put("executables/a", b"a" * 100)
+    was = store.local_path("executables/a")
+    for other in "bcdefgh":
+        store.discard("executables/a")
+        store.put(f"executables/{other}", other.encode() * 100)
+        assert store.local_path(f"executables/{other}").read_bytes() == other.encode() * 100
+        assert not was.exists()
+        again = store.local_path("executables/a")
+        assert again != was
+        assert again.read_bytes() == b"a" * 100
+        was = again
+
+
+class Interrupted(LocalStore):
+    """Does something else while a local file that it gave is not opened yet, as often as it is told to."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.meanwhile = []
+
+    def local_path(self, path):
+        old = super().local_path(path)
+        if not self.meanwhile:
+            return old
+        kept = self.root.with_name("kept")  # what was there, whose content is being read
+        kept.write_bytes(old.read_bytes())
+        self.meanwhile.pop()()
+        return kept
+
+
+def test_a_local_file_of_what_is_replaced_while_it_is_decrypted_is_the_new_one(tmp_path, keys):
+    inner = Interrupted(tmp_path / "store")
+    store = EncryptedStore(inner, keys)
+    store.put("weights/w", b"old")
+    before = descriptors()
+    inner.meanwhile.append(lambda: store.put("weights/w", b"new"))
+    assert store.local_path("weights/w").read_bytes() == b"new"
+    assert store.local_path("weights/w").read_bytes() == b"new"
+    assert descriptors() == before + 1
+
+
+def test_what_is_replaced_all_the_time_is_not_waited_for_for_ever(tmp_path, keys):
+    inner = Interrupted(tmp_path / "store")
+    store = EncryptedStore(inner, keys)
+    store.put("weights/w", b"old")
+    before = descriptors()
+    inner.meanwhile += [lambda: store.put("weights/w", b"new")] * 100
+    with pytest.raises(StoreUnavailable, match="'weights/w' is replaced again and again"):
+        store.local_path("weights/w")
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(("error", "raised"), [(FileNotFoundError, NotStored), (PermissionError, StoreUnavailable)])
+def test_what_is_removed_before_it_is_opened_is_not_stored(tmp_path, keys, error, raised):
+    """A sweep, or somebody who sets it aside, was faster."""
+
+    class Closed(LocalStore):
+        def local_path(self, path):
+            file = super().local_path(path)
+            file.unlink()
+            if error is PermissionError:
+                file.mkdir()  # the superuser may open every file
+            return file
+
+    store = EncryptedStore(Closed(tmp_path / "store"), keys)
+    store.put("executables/e", SECRET)
+    with pytest.raises(raised):
+        store.local_path("executables/e")
+
+
+_MANY = """
+import resource, sys
+from pathlib import Path
+from cache.data_keys import DataKeys, FileKey
+from cache.encrypted_store import EncryptedStore
+from cache.local_store import LocalStore
+store = EncryptedStore(LocalStore(Path(sys.argv[1])), DataKeys([FileKey(bytes(32))]))
+for index in range(200):
+    store.put(f"executables/{index}", b"x%d" % index)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+files = [store.local_path(f"executables/{index}") for index in range(200)]
+print(all(file.read_bytes() == b"x%d" % index for index, file in enumerate(files)))
+"""
+
+
+def test_more_files_can_be_held_than_the_system_allows_at_first(tmp_path):
+    command = [sys.executable, "-c", _MANY, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True"]
+
+
 def test_threads_that_ask_at_once_get_one_file(store):
     store.put("weights/w", LARGE)
     before = descriptors()
