@@ -1,8 +1,10 @@
 """`warmpool cache gc`: remove what no manifest needs, and what only kinds of machine need that are not about any more.
 
 Versions never go by themselves: as long as a manifest is there, its weights and programs are needed. A target, and the
-executables that it alone names, goes when no machine of its kind was seen and nobody published for it for a while. What
-is younger than a day stays, for it may belong to a publish under way. So does what is in no folder of ours.
+executables that it alone names, goes when machines of its kind were seen, but not for a while, and nobody published for
+it either. A kind that was never seen may be one whose instances cannot leave word, since they may not write to the
+store: its targets stay until somebody asks for them to go. What is younger than a day stays, for it may belong to a
+publish under way. So does what is in no folder of ours.
 """
 
 from __future__ import annotations
@@ -44,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long executables stay for a kind of machine that nobody sees, and quarantined objects (%(default)g)",
     )
     parser.add_argument(
+        "--forget-unseen",
+        action="store_true",
+        help="let executables go too for a kind of machine that never left word (no instance of it may write here)",
+    )
+    parser.add_argument(
         "--grace-hours",
         type=_hours,
         default=GRACE_S / 3600,
@@ -58,7 +65,14 @@ def main(args: argparse.Namespace) -> int:
     found = survey(store)
     keep_s = args.keep_days * DAY_S
     _require_known(store, found, keep_s)
-    swept = collect(store, found, keep_s=keep_s, grace_s=args.grace_hours * 3600, dry_run=args.dry_run)
+    swept = collect(
+        store,
+        found,
+        keep_s=keep_s,
+        grace_s=args.grace_hours * 3600,
+        dry_run=args.dry_run,
+        forget_unseen=args.forget_unseen,
+    )
     result = {
         "dry_run": args.dry_run,
         "removed": [{"path": entry.path, "bytes": entry.size_bytes} for entry in swept.removed],
@@ -73,19 +87,22 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def collect(store: SignedStore, found: Survey, *, keep_s: float, grace_s: float, dry_run: bool) -> Swept:
+def collect(
+    store: SignedStore, found: Survey, *, keep_s: float, grace_s: float, dry_run: bool, forget_unseen: bool = False
+) -> Swept:
     """Remove what nobody needs, which is looked up once more before anything goes."""
 
     def again() -> Needless:
         now = survey(store)
         _require_known(store, now, keep_s)
-        return _needless(store, now, keep_s)
+        return _needless(store, now, keep_s, forget_unseen)
 
-    return sweep(store.bottom, _needless(store, found, keep_s), grace_s=grace_s, dry_run=dry_run, again=again)
+    needless = _needless(store, found, keep_s, forget_unseen)
+    return sweep(store.bottom, needless, grace_s=grace_s, dry_run=dry_run, again=again)
 
 
-def _needless(store: SignedStore, found: Survey, keep_s: float) -> Needless:
-    needed = _needed(store, found, keep_s)
+def _needless(store: SignedStore, found: Survey, keep_s: float, forget_unseen: bool) -> Needless:  # noqa: FBT001
+    needed = _needed(store, found, keep_s, forget_unseen)
 
     def needless(entry: Entry, age_s: float) -> bool:
         folder = folder_of(entry.path)
@@ -106,18 +123,14 @@ def _require_known(store: SignedStore, found: Survey, keep_s: float) -> None:
     for kept in quarantined(store.bottom):
         folder, _, name = kept.path.rpartition("/")
         is_document = kept.path.startswith("models/") and name != "serving.json"
-        if (
-            is_document
-            and kept.when.timestamp() >= oldest_s
-            and name not in store.names(folder)
-        ):
+        if is_document and kept.when.timestamp() >= oldest_s and name not in store.names(folder):
             raise Unreadable(
                 f"{kept.path} is set aside ({kept.reason}), so what it needs is not known: publish that version again, "
                 f"or remove {kept.kept_at}; nothing was removed"
             )
 
 
-def _needed(store: SignedStore, found: Survey, keep_s: float) -> set[str]:
+def _needed(store: SignedStore, found: Survey, keep_s: float, forget_unseen: bool) -> set[str]:  # noqa: FBT001
     """Paths that a manifest needs, for every kind of machine that is still about."""
     oldest_s = time.time() - keep_s
     seen_s = {digest: one.seen_s for digest, one in sightings(store).items()}
@@ -127,7 +140,8 @@ def _needed(store: SignedStore, found: Survey, keep_s: float) -> set[str]:
         needed.update(version.paths())
         for digest in version.targets:
             paths = list(version.target_paths(digest))
-            if max(seen_s.get(digest, 0.0), written_s.get(paths[0], 0.0)) >= oldest_s:
+            unseen_s = 0.0 if forget_unseen else float("inf")
+            if max(seen_s.get(digest, unseen_s), written_s.get(paths[0], 0.0)) >= oldest_s:
                 needed.update(paths)
     return needed
 

@@ -94,8 +94,8 @@ def trial(argument: Argument) -> Argument:
     """Load an artifact as a lane does, prove its bucket, and measure its run time.
 
     Returns:
-        "failure", None or what is wrong; "proofs"; "digest", SHA-256 of the artifact's bytes; "cost_us", the median of up
-        to 15 runs with host inputs and outputs.
+        "failure", None or what is wrong; "proofs"; "digest", SHA-256 of the artifact's bytes; "cost_us", the median of
+        up to 15 runs with host inputs and outputs.
     """
     _before_a_backend(None)
     subject, manifest = _subject(argument)

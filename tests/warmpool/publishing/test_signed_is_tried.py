@@ -1,4 +1,4 @@
-"""What a publish signs is, byte for byte, what it was to make and what it tried, whatever happens to files meanwhile."""
+"""What a publish signs is, byte for byte, what it was to make and what it tried, whatever happens to files."""
 
 from __future__ import annotations
 
