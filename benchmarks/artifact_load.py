@@ -34,14 +34,13 @@ from cache.errors import Foreign
 from cache.executable import Executable, Runtime, calling_of, serialize, without_locations
 from cache.fingerprint import Fingerprint
 from cache.ingredients import digest_ingredients
-from cache.key import executable_ingredients
+from cache.key import executable_ingredients, made_for
 from cache.signing import Signer, Trust
 
 LAYERS = {"small": 1, "large": 24}  # unrolled: every layer is code of its own
 WIDTH = 128
 ROUNDS = 41
 COLUMNS = 140  # of a table that goes to a file
-_PREFIX = "fingerprint."
 _COMPILE_S_MAX = 600.0
 
 Arrays = list[Any]
@@ -103,10 +102,8 @@ class Ways:
     def ours(self) -> Executable:
         """As a lane loads: nothing reaches XLA that is not whole, signed, and of this machine's fingerprint."""
         header, payload = unpack(self.artifact.read_bytes(), key=self.key, trust=self.trust)
-        made_for = {
-            name.removeprefix(_PREFIX): value for name, value in header.ingredients.items() if name.startswith(_PREFIX)
-        }
-        if (differ := self.fingerprint.differences(made_for)) or digest_ingredients(header.ingredients) != self.key:
+        differ = self.fingerprint.differences(made_for(header.ingredients))
+        if differ or digest_ingredients(header.ingredients) != self.key:
             raise Foreign(self.name, differ)
         return self.runtime.load(payload, header.calling)
 

@@ -20,8 +20,8 @@ from cache.artifact import Header, pack, unpack
 from cache.errors import CacheError, Damaged, Foreign, NotStored, Untrusted
 from cache.ingredients import differences, digest_ingredients
 from cache.jax_cache import Entries, JaxCache, is_name
-from cache.quarantine import quarantine
 from cache.signed_store import SignedStore
+from cache.verification import set_aside
 
 FOLDER = "jax-cache"
 
@@ -97,11 +97,7 @@ class JaxCacheSync:
 
     def set_aside(self, damaged: dict[str, str]) -> list[str]:
         """Quarantine what is damaged in the store, so that it is stored anew; the paths that were."""
-        moved = [path for path, reason in damaged.items() if quarantine(self.store.bottom, path, reason)]
-        for path in moved:
-            self.store.discard(path)
-            self.store.audit.record("quarantine", path=path, reason=damaged[path])
-        return moved
+        return [path for path, reason in damaged.items() if set_aside(self.store, path, reason)]
 
     def remove_torn(self) -> list[str]:
         """Remove torn entries, which JAX then writes anew; the names of those that are surely not being written now."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from cache.fingerprint import Fingerprint
 
+_MACHINE = "fingerprint."
+
 
 def executable_ingredients(
     *,
@@ -27,9 +29,14 @@ def executable_ingredients(
     ingredients = {
         **program_and_bucket(program, bucket),
         **{f"option.{name}": value for name, value in options.items()},
-        **{f"fingerprint.{name}": value for name, value in fingerprint.ingredients.items()},
+        **{f"{_MACHINE}{name}": value for name, value in fingerprint.ingredients.items()},
     }
     return ingredients | ({"donated": " ".join(map(str, sorted(donated)))} if donated else {})
+
+
+def made_for(ingredients: Mapping[str, str]) -> dict[str, str]:
+    """The fingerprint's ingredients among those of a key: the machine that it was made for."""
+    return {name.removeprefix(_MACHINE): value for name, value in ingredients.items() if name.startswith(_MACHINE)}
 
 
 def program_and_bucket(program: str, bucket: Mapping[str, int]) -> dict[str, str]:

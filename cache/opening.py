@@ -15,13 +15,12 @@ from cache.encrypted_store import EncryptedStore
 from cache.local_store import LocalStore
 from cache.settings import URIS, StoreSettings
 from cache.signed_store import SignedStore
-from cache.signing import KEY_ID_BYTES, Signer, Trust, read_public_keys
+from cache.signing import KEY_ID_FORM, Signer, Trust, is_key_id, read_public_keys
 from cache.store import Store, is_path
 
 log = logging.getLogger(__name__)
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_KEY_ID = re.compile(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}")
 
 
 def open_store(settings: StoreSettings, *, read_through: bool = False) -> SignedStore:
@@ -123,6 +122,6 @@ def _cache_folder() -> Path:
 def _ids(listed: str) -> list[str]:
     ids = [one.strip() for one in listed.split(",") if one.strip()]
     for one in ids:
-        if not _KEY_ID.fullmatch(one):
-            raise ValueError(f"distrusted_keys has {one!r}: the id of a key is {2 * KEY_ID_BYTES} hex digits")
+        if not is_key_id(one):
+            raise ValueError(f"distrusted_keys has {one!r}: the id of a key is {KEY_ID_FORM}")
     return ids

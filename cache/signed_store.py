@@ -18,7 +18,7 @@ from cache.document import seal, unseal
 from cache.errors import Foreign, Untrusted
 from cache.ingredients import differences
 from cache.layout import FOLDERS, Folder, folder_of
-from cache.signing import KEY_ID_BYTES, SHOWN_DIGITS, Signer, Trust
+from cache.signing import SHOWN_DIGITS, Signer, Trust, is_key_id
 from cache.store import Entry, Store
 
 _UNSIGNED = ("blob", "coordination")
@@ -56,7 +56,7 @@ class SignedStore:
 
     def refresh_trust(self) -> frozenset[str]:
         """Take over which keys the store says are distrusted: it can only take trust away. The ids that are new."""
-        listed = {name for name in self.inner.names(DISTRUSTED) if len(name) == 2 * KEY_ID_BYTES}
+        listed = set(filter(is_key_id, self.inner.names(DISTRUSTED)))
         new = frozenset(listed - self.trust.distrusted)
         self.trust = replace(self.trust, distrusted=self.trust.distrusted | new)
         return new

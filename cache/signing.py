@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # 11 ms of import, which only a process that meets a signatur
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KEY_ID_BYTES = 32
+KEY_ID_FORM = f"{2 * KEY_ID_BYTES} hex digits"
 SIGNATURE_BYTES = 64
 SHOWN_DIGITS = 16  # of a key's id, where a person reads it
 
@@ -147,6 +149,11 @@ class Trust:
 
 ANYONE = Trust(unsigned=True)
 """For bytes of our own making that are not signed yet, and where unsigned stores were asked for by name."""
+
+
+def is_key_id(text: str) -> bool:
+    """Whether a text has the form of a key's id."""
+    return re.fullmatch(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}", text) is not None
 
 
 def key_id_of(public: bytes) -> str:

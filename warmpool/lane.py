@@ -31,6 +31,7 @@ from cache.document import unseal
 from cache.errors import CacheError, Damaged, Foreign
 from cache.executable import Executable, Runtime
 from cache.ingredients import differences, digest_ingredients
+from cache.key import made_for
 from cache.signing import Trust
 from warmpool import messages
 from warmpool.arena import Arena, Region, regions
@@ -162,12 +163,8 @@ class Lane:
         """The payload, if the artifact is whole, trusted, and made for this lane's fingerprint, key and tensors."""
         key = load.key
         header, payload = unpack(data, key=key, kind="executable", trust=self.trust)
-        prefix = "fingerprint."
-        made_for = {
-            name.removeprefix(prefix): value for name, value in header.ingredients.items() if name.startswith(prefix)
-        }
         found = {name: header.ingredients.get(name, "") for name in load.made_of}
-        if differ := differences(load.made_of, found) or self.fingerprint.differences(made_for):
+        if differ := differences(load.made_of, found) or self.fingerprint.differences(made_for(header.ingredients)):
             raise Foreign(f"artifact {key[:16]}", differ)
         if (made_of := digest_ingredients(header.ingredients)) != key:
             raise Foreign(f"artifact {key[:16]}", {"key": (key, made_of)})

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cache.fingerprint import Fingerprint
 from cache.ingredients import digest_ingredients, encoded_ingredients
-from cache.key import executable_ingredients
+from cache.key import executable_ingredients, made_for
 
 # Few letters, so that names and values run into each other where lengths are not hashed.
 words = st.text("ab\0:é", max_size=4)
@@ -164,3 +164,9 @@ def test_every_process_makes_the_same_key_whatever_its_hash_seed():
         for seed in "12"
     }
     assert keys == {digest_ingredients(executable_ingredients(**PARTS))}
+
+
+@given(sets)
+def test_the_machine_that_a_key_was_made_for_is_among_its_ingredients(machine):
+    ingredients = executable_ingredients(**PARTS | {"fingerprint": Fingerprint(machine)})
+    assert made_for(ingredients) == machine

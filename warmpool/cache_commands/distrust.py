@@ -8,17 +8,14 @@ when they start.
 from __future__ import annotations
 
 import argparse
-import re
 from datetime import UTC, datetime
 
 import msgspec
 
 from cache.signed_store import DISTRUSTED
-from cache.signing import KEY_ID_BYTES
+from cache.signing import KEY_ID_FORM, is_key_id
 from warmpool.cache_commands.opened import opened
 from warmpool.settings import add_store_flags
-
-_KEY_ID = re.compile(rf"[0-9a-f]{{{2 * KEY_ID_BYTES}}}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +44,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _key_id(text: str) -> str:
-    if not _KEY_ID.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {2 * KEY_ID_BYTES} hex digits")
+    if not is_key_id(text):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {KEY_ID_FORM}")
     return text

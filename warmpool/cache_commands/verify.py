@@ -15,6 +15,7 @@ import msgspec
 
 from cache.errors import NotStored
 from cache.ingredients import differences
+from cache.key import made_for
 from cache.layout import CHECKED_FOLDERS
 from cache.quarantine import Kept
 from cache.signed_store import SignedStore
@@ -26,8 +27,6 @@ from warmpool.errors import printable
 from warmpool.manifest import executable_path, manifest_path, target_path
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, Survey, survey
-
-_MADE_FOR = "fingerprint."
 
 
 @dataclass(slots=True)
@@ -139,14 +138,9 @@ def _find_misplaced(found: Verified, surveyed: Survey) -> None:
     for version, digest, spec in surveyed.executables():
         path = executable_path(spec.key)
         checked = found.objects.get(path, Checked("it is not there"))
-        made_for = {
-            name.removeprefix(_MADE_FOR): value
-            for name, value in checked.ingredients.items()
-            if name.startswith(_MADE_FOR)
-        }
         if checked.fault:
             continue
-        if differ := differences(version.targets[digest].fingerprint, made_for):
+        if differ := differences(version.targets[digest].fingerprint, made_for(checked.ingredients)):
             wrong[path][_target_path(version, digest)] = ", ".join(differ)
         else:
             right.add(path)
