@@ -163,6 +163,10 @@ class LaneProxy:
         """The contents under a key that lanes certainly died of."""
         return self._loads.deadly(key)
 
+    def is_to_load(self, key: str) -> bool:
+        """Whether the lane has yet to open the file of the executable that it was told, or may be about to."""
+        return self._loads.holds(key)
+
     def bytes_max(self, number: int) -> int:
         """How large the artifact of an executable may be."""
         return self.load_plan.loadables[number].message.bytes_max if self.load_plan else 0

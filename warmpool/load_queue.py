@@ -80,6 +80,10 @@ class LoadQueue:
         """The contents (their SHA-256) under a key that lanes crashed of, again when they did nothing else."""
         return frozenset(content for (of, content), count in self._crashes.items() if of == key and count >= DEATHS_MAX)
 
+    def holds(self, key: str) -> bool:
+        """Whether it is loaded now, or will be."""
+        return any(_key(work) == key for work in (*self._in_flight, *self._work))
+
     def take(self, *, busy: bool = False) -> list[Work]:
         """What to send to the lane now; `busy`: it runs a batch."""
         taken: list[Work] = []

@@ -155,7 +155,8 @@ class Upkeep:
         ]
 
     async def _mend(self, key: str, reason: str) -> None:
-        if not (lacking := self._cold_in(key)):  # while another one was looked at
+        lacking = self._cold_in(key)  # perhaps none any more
+        if not lacking or any(lane.is_to_load(key) for lane in self._lanes):  # a look discards the file of that lane
             return
         look = _Look(
             key,

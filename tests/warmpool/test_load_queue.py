@@ -69,6 +69,17 @@ def test_the_minimum_set_is_loaded_one_by_one_and_the_rest_side_by_side():
     assert messages.LOADS_IN_FLIGHT_MAX == 3
 
 
+def test_it_holds_what_waits_and_what_is_loaded_now():
+    queue = LoadQueue()
+    queue.begin(planned(minimum=1, rest=1))
+    queue.take()
+    queue.settle(mapped())
+    assert taken(queue) == ["key0"]
+    assert [queue.holds(key) for key in ("key0", "key1", "key2")] == [True, True, False]
+    queue.settle(warm(0))
+    assert [queue.holds(key) for key in ("key0", "key1")] == [False, True]
+
+
 def test_an_empty_plan_is_finished_at_once():
     queue = LoadQueue()
     queue.begin(LoadPlan())

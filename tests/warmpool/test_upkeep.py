@@ -38,6 +38,7 @@ class Lane:
         self.load_plan: Any = SimpleNamespace(loadables={}, missing={})
         self.cold_reasons: dict[int, str] = {}
         self.tried: dict[int, str] = {}
+        self.loading: set[str] = set()
         self.given_up: set[str] = set()
         self.crashes: dict[str, frozenset[str]] = {}
         self.given: list[tuple[str, bytes]] = []
@@ -50,6 +51,9 @@ class Lane:
 
     def key(self, number):
         return self.load_plan.loadables[number].message.key
+
+    def is_to_load(self, key):
+        return key in self.loading
 
     def gave_up(self, key):
         return key in self.given_up
@@ -340,6 +344,31 @@ def test_an_executable_is_read_once_a_look(tended):
         await world.looked()
         assert reads.count("get") in range(world.looks - 1, world.looks + 1)
         assert set(reads) <= {"get", "discard"}
+
+    tended(story)
+
+
+def test_one_that_another_lane_is_to_load_is_looked_at_after_that(tended):
+    """A look discards what is kept here of it, the file that the other lane was told."""
+
+    async def story(world):
+        key, other = world.keys[:2]
+        discarded: list[str] = []
+        discard = world.store.discard
+
+        def watched(path):
+            discarded.append(path)
+            discard(path)
+
+        world.store.discard = watched
+        world.cpu.loading.add(key)
+        for one in (key, other):
+            world.primary.cold(one, "XLA would not load it", world.sound[f"executables/{one}"])
+        world.upkeep.notice()
+        await world.looked()
+        assert set(discarded) == {f"executables/{other}"}
+        world.cpu.loading.clear()
+        await world.until(lambda: f"executables/{key}" in discarded)
 
     tended(story)
 
