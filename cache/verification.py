@@ -135,5 +135,5 @@ def _weights(store: SignedStore, path: str, digest: str) -> None:
 def _document(store: SignedStore, path: str) -> None:
     try:
         msgspec.json.decode(store.get(path))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Damaged(repr(path), f"it is no JSON: {error}") from error

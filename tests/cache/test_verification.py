@@ -119,6 +119,11 @@ FAULTY = {
         "it is damaged: its signature cannot be read: ",
     ),
     "a document that is no JSON": (DOCUMENT, seal(DOCUMENT, b"{\n", SIGNER), "it is damaged: it is no JSON: "),
+    "a document that is nested without end": (
+        DOCUMENT,
+        seal(DOCUMENT, b"[" * 100_000 + b"]" * 100_000 + b"\n", SIGNER),
+        "it is damaged: it is no JSON: ",
+    ),
     "an unsigned executable": (EXECUTABLE, artifact(None), f"{UNTRUSTED}it is not signed"),
     "an unsigned program": (PROGRAM, program(None), f"{UNTRUSTED}it is not signed"),
     "an unsigned document": (DOCUMENT, BODY, f"{UNTRUSTED}it is not signed"),
