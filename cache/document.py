@@ -51,6 +51,14 @@ def unseal(path: str, data: bytes, trust: Trust) -> bytes:
     return body
 
 
+def signer_of(data: bytes) -> str | None:
+    """The id of the key that a stored document names as its signer, unverified; None if it names none."""
+    try:
+        return msgspec.json.decode(data[_last_line(data) :], type=Signature).signed_by
+    except msgspec.MsgspecError:
+        return None
+
+
 def _last_line(data: bytes) -> int:
     """Where it begins."""
     return data.rfind(b"\n", 0, -1) + 1

@@ -10,7 +10,7 @@ import pytest
 from cache.errors import Untrusted
 from cache.opening import open_store
 from cache.settings import StoreSettings
-from tests.warmpool.cared_store import COLLEAGUE, CPU, SIGNER, CaredStore
+from tests.warmpool.cared_store import COLLEAGUE, CPU, SIGNER, STRANGER, CaredStore
 
 NAMED = f"distrusted/{SIGNER.key_id}"
 
@@ -73,7 +73,16 @@ def test_undone_it_is_trusted_by_who_starts_then(cared, capsys):
 def test_a_program_is_told_what_holds_now(cared, capsys):
     for flags, distrusted in (((), True), ((), True), (("--undo",), False)):
         outcome = cared.run(capsys, "distrust", "--json", COLLEAGUE.key_id, *flags)
-        assert outcome.json() == {"key_id": COLLEAGUE.key_id, "distrusted": distrusted}
+        assert outcome.json() == {"key_id": COLLEAGUE.key_id, "distrusted": distrusted, "documents_signed": 0}
+
+
+def test_of_a_key_that_signed_nothing_it_is_said_that_the_id_may_be_another(cared, capsys):
+    """It is distrusted all the same: it may sign something yet."""
+    outcome = cared.run(capsys, "distrust", STRANGER.key_id)
+    told = f"{STRANGER.key_id} is distrusted, but it signed no document in this store: is that the right id?\n"
+    assert (outcome.status, outcome.out) == (0, told)
+    assert f"distrusted/{STRANGER.key_id}" in cared.paths()
+    assert cared.run(capsys, "distrust", "--json", SIGNER.key_id).json()["documents_signed"] == 3
 
 
 def test_the_audit_log_says_who_did_it_and_why(cared, capsys, tmp_path):

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from cache.document import signer_of
 from cache.signed_store import DISTRUSTED
 from cache.signing import KEY_ID_FORM, is_key_id
 from warmpool.cache_commands.opened import opened
@@ -35,10 +36,13 @@ def main(args: argparse.Namespace) -> int:
     else:
         since = datetime.now(UTC).isoformat(timespec="milliseconds")
         store.put(path, msgspec.json.encode({"since": since, "reason": args.reason}))
+    signed = sum(signer_of(store.bottom.get(one.path)) == args.key_id for one in store.bottom.entries("models"))
     reason = f"undone: {args.reason}" if args.undo else args.reason
     store.audit.record("distrust", key_id=args.key_id, reason=reason)
-    result = {"key_id": args.key_id, "distrusted": not args.undo}
+    result = {"key_id": args.key_id, "distrusted": not args.undo, "documents_signed": signed}
     told = f"{args.key_id} is {'trusted again by who starts with its public half' if args.undo else 'distrusted'}"
+    if not (signed or args.undo):
+        told += ", but it signed no document in this store: is that the right id?"
     print(msgspec.json.encode(result).decode() if args.json else told)
     return 0
 
