@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache import jax_cache
 from cache.errors import NotStored, StoreUnavailable
 from cache.jax_cache import WRITTEN_S_MAX, JaxCache, compression, is_name
 from tests.cache.jax_job import run_job
@@ -151,6 +152,18 @@ def test_where_jax_limits_the_size_an_entry_gets_the_time_of_its_use(cache):
     (cache.folder / ".lockfile").unlink()
     assert cache.write("jit_h-1", WHOLE)
     assert not (cache.folder / "jit_h-1-atime").exists()
+
+
+def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(cache, monkeypatch):
+    monkeypatch.setattr(jax_cache, "LOCKED_S_MAX", 0.05)
+    cache.folder.mkdir()
+    (cache.folder / ".lockfile").write_bytes(b"")
+    with (cache.folder / ".lockfile").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for change in (lambda: cache.write(NAME, b"content"), lambda: cache.remove_torn(NAME)):
+            with pytest.raises(StoreUnavailable, match="another process holds .lockfile"):
+                change()
+    assert [file.name for file in cache.folder.iterdir()] == [".lockfile"]
 
 
 def test_nothing_changes_while_jax_holds_its_lock(cache):
