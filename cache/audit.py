@@ -24,6 +24,7 @@ import msgspec
 log = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 4096  # PIPE_BUF of Linux
+WHO_CHARACTERS_MAX = 256  # which leave room for the fields, however they are written
 STANDARD_OUTPUT = "-"
 
 Event = Literal["publish", "promote", "load", "refuse", "quarantine", "distrust"]
@@ -57,7 +58,7 @@ class Audit:
 
     Args:
         destination: A file, "-" for standard output, "" for nowhere.
-        who: Who acts here, see `acting`.
+        who: Who acts here, see `acting`; the first 256 characters.
         clock: The time of a line.
 
     Raises:
@@ -66,7 +67,7 @@ class Audit:
 
     def __init__(self, destination: str = "", who: str = "", clock: Callable[[], datetime] | None = None) -> None:
         self.destination = destination
-        self.who = who
+        self.who = who[:WHO_CHARACTERS_MAX].encode(errors="replace").decode()  # an environment may hold any bytes
         self.lost = 0
         """Lines that could not be written."""
         self._clock = clock or _now

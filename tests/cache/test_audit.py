@@ -48,6 +48,16 @@ def test_a_line_says_when_what_who_and_the_rest(tmp_path):
     }
 
 
+@pytest.mark.parametrize("who", ["a" * 5000, "\0" * 5000, "\udcff" * 5000, "\N{GRINNING FACE}" * 5000])
+def test_a_name_of_any_length_and_content_leaves_room_for_what_was_done(tmp_path, who):
+    Audit(str(tmp_path / "log"), who).record("refuse", path="p" * 5000, reason="\0" * 5000)
+    (line,) = lines(tmp_path / "log")
+    assert 0 < len(line["who"]) <= 256
+    assert line["event"] == "refuse"
+    assert line["path"].startswith("ppp")
+    assert len((tmp_path / "log").read_bytes()) <= LINE_BYTES_MAX
+
+
 def test_a_whole_second_still_has_its_milliseconds(tmp_path):
     Audit(str(tmp_path / "log"), WHO, at(datetime(2026, 1, 2, tzinfo=UTC))).record("load")
     assert lines(tmp_path / "log")[0]["time"] == "2026-01-02T00:00:00.000Z"
