@@ -161,7 +161,7 @@ def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(cache, monke
     with (cache.folder / ".lockfile").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for change in (lambda: cache.write(NAME, b"content"), lambda: cache.remove_torn(NAME)):
-            with pytest.raises(StoreUnavailable, match="another process holds .lockfile"):
+            with pytest.raises(StoreUnavailable, match=r"another process holds \.lockfile"):
                 change()
     assert [file.name for file in cache.folder.iterdir()] == [".lockfile"]
 
