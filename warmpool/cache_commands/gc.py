@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_days,
         default=KEEP_DAYS,
         metavar="N",
-        help="how long executables stay for a kind of machine that nobody sees, and quarantined objects (%(default)g)",
+        help="how long executables stay for a kind of machine that nobody sees, and what goes by the time when it was "
+        "written alone: quarantined objects, shared entries of JAX's cache (%(default)g); word of machines stays",
     )
     parser.add_argument(
         "--forget-unseen",
