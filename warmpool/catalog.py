@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from cache.errors import CacheError, Damaged, NotStored, StoreUnavailable, told
+from cache.records import decoded
 from cache.store import Store
 from warmpool import manifest as stored
 from warmpool.manifest import DimSpec, ExecutableSpec, Manifest, MethodSpec, Serving, Target, TensorSpec
@@ -90,14 +91,20 @@ def read_catalog(store: Store) -> Catalog:
     catalog = Catalog()
     for name in store.names("models"):
         try:
-            if serving := _serving(store, name):
-                catalog.models[name] = _read_model(store, name, serving.stable)
+            if model := read_model(store, name):
+                catalog.models[name] = model
         except Exception as error:
             known = isinstance(error, CacheError | msgspec.MsgspecError | ValueError)
             log.exception("model cannot be served", extra={"model": name, "reason": str(error)}, exc_info=not known)
             problem = str(error) if known else f"it cannot be read ({type(error).__name__})"
             catalog.problems[name] = told(error) if isinstance(error, CacheError) else problem
     return catalog
+
+
+def read_model(store: Store, name: str) -> ServedModel | None:
+    """The stable version of a model, None if it has none. Raises what `read_catalog` keeps as a problem."""
+    serving = _serving(store, name)
+    return _read_model(store, name, serving.stable) if serving else None
 
 
 def read_target(store: Store, model: ServedModel, fingerprint_digest: str) -> Target | None:
@@ -201,7 +208,7 @@ def _served_method(
 
 def _decoded[R: stored.Record](data: bytes, kind: type[R], path: str) -> R:
     try:
-        record = msgspec.json.decode(data, type=kind)
+        record = decoded(data, kind)
     except msgspec.MsgspecError as error:
         raise Damaged(path, str(error)) from error
     found = getattr(record, "format", stored.FORMAT)

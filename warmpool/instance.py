@@ -19,20 +19,20 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from cache import audit
-from cache.errors import CacheError, Damaged, told
+from cache.errors import CacheError, Damaged, StoreUnavailable, told
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from warmpool import __version__, messages
 from warmpool.batcher import Batcher
 from warmpool.batches import Batch
-from warmpool.catalog import Catalog, ServedModel, read_catalog, verify_weights
+from warmpool.catalog import Catalog, ServedModel, read_catalog, read_model, verify_weights
 from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan, plan_loads
-from warmpool.manifest import bucket_name, weights_path
+from warmpool.manifest import bucket_name, serving_path, weights_path
 from warmpool.request_trace import request_spans
 from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
@@ -65,7 +65,7 @@ class Instance:
         self.batcher = Batcher(settings.queue_rows_max, self._batch_finished)
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
-        self.upkeep = Upkeep(store, self.lanes, self._plan_missing)
+        self.upkeep = Upkeep(store, self.lanes, self)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started)
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
@@ -280,12 +280,41 @@ class Instance:
             far=self._far,
         )
 
-    def _plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
+    def plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
         """A plan for the models that the lane's own has not, None if it has all."""
         if lane.load_plan is None or not lane.load_plan.missing:
             return None
         models = [model for name, model in self.dataplane.catalog.models.items() if name in lane.load_plan.missing]
         return self._plan(lane, models, first=len(lane.load_plan.loadables))
+
+    def unread(self) -> list[str]:
+        """Models that cannot be served, and might be if they were read again."""
+        return list(self.dataplane.catalog.problems)
+
+    def read_again(self, name: str) -> tuple[ServedModel, str] | None:
+        """A model with the identity of its weights, verified; None if it has no version. In a thread.
+
+        Raises:
+            CacheError: It still cannot be served.
+        """
+        self.store.discard(serving_path(name))
+        model = read_model(self.store, name)
+        if model is None:
+            return None
+        if Catalog({name: model}).arena_bytes > self.lanes[0].arena.size_bytes:
+            raise StoreUnavailable(f"{name} needs more shared memory than there was at the start: start anew")
+        return model, self._verified(model)
+
+    def admit(self, name: str, model: ServedModel, identity: str) -> None:
+        """Serve a model that could not be read at the start; the lanes are told with the next look."""
+        log.info("model can be served after all", extra={"model": model.key})
+        catalog = self.dataplane.catalog
+        catalog.models[name] = model
+        del catalog.problems[name]
+        self._weights_identities[model.key] = identity
+        for lane in self.lanes:
+            if lane.load_plan is not None:
+                lane.load_plan.missing[name] = "it could not be read at the start"
 
     # How it comes up
 

@@ -18,10 +18,10 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cache.errors import NotStored, StoreUnavailable
 from cache.fingerprint import Fingerprint
@@ -31,6 +31,7 @@ from cache.store import is_path
 from cache.verification import check, set_aside
 from cache.wanted import want
 from warmpool.backoff import backoff_s
+from warmpool.catalog import ServedModel
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import LoadPlan
 from warmpool.load_queue import DIED
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 LOOK_FIRST_S = 0.5
 LOOK_S_MAX = 60.0
-TRUST_EVERY_S = 60.0
+TRUST_EVERY_S = 15.0
 REPLACED_S_MAX = 30.0
 REST_FIRST_S = 60.0  # between tries of what lanes were killed at
 REST_S_MAX = 3600.0
@@ -72,6 +73,22 @@ class _Rest(NamedTuple):
     until_s: float
 
 
+class Models(Protocol):
+    """The models of an instance."""
+
+    def unread(self) -> list[str]:
+        """Names of those that cannot be served, and might be if they were read again."""
+
+    def read_again(self, name: str) -> tuple[ServedModel, str] | None:
+        """One of them, and the identity of its weights, verified. In a thread. Raises CacheError."""
+
+    def admit(self, name: str, model: ServedModel, identity: str) -> None:
+        """Serve it."""
+
+    def plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
+        """A plan for the models that a lane's own has not, None if it has all. In a thread."""
+
+
 class Upkeep:
     """The upkeep of one instance.
 
@@ -79,13 +96,11 @@ class Upkeep:
         quarantined: How many executables it set aside.
     """
 
-    def __init__(
-        self, store: SignedStore, lanes: Sequence[LaneProxy], plan_missing: Callable[[LaneProxy], LoadPlan | None]
-    ) -> None:
+    def __init__(self, store: SignedStore, lanes: Sequence[LaneProxy], models: Models) -> None:
         self.quarantined = 0
         self._store = store
         self._lanes = lanes
-        self._plan_missing = plan_missing
+        self._models = models
         self._news = asyncio.Event()
         self._calls = StoreCalls()
         self._rests: dict[str, _Rest] = {}  # by key, of what lanes were killed at
@@ -115,6 +130,8 @@ class Upkeep:
                 self._news.clear()
                 looks = 0
             looks += 1
+            for name in self._models.unread():
+                await self._read_again(name)
             for lane in self._lanes:
                 await self._extend(lane)
             cold = self._cold()
@@ -127,12 +144,20 @@ class Upkeep:
             await _either(self._news, backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
 
     def _lacking(self) -> bool:
-        return any(lane.load_plan is not None and (lane.load_plan.missing or lane.cold_reasons) for lane in self._lanes)
+        planned = [lane for lane in self._lanes if lane.load_plan is not None]
+        lanes = any(lane.cold_reasons or (lane.load_plan and lane.load_plan.missing) for lane in planned)
+        return lanes or bool(self._models.unread())
+
+    async def _read_again(self, name: str) -> None:
+        """Serve a model that could not be read, if it can be now."""
+        found = await self._calls.ask(f"model {name}", lambda: self._models.read_again(name))
+        if found and name in self._models.unread():
+            self._models.admit(name, *found)
 
     async def _extend(self, lane: LaneProxy) -> None:
         """Give the lane the models that the store had nothing of for it, as far as that has changed."""
         before = lane.load_plan
-        plan = await self._calls.ask(f"models of {lane.name}", lambda: self._plan_missing(lane))
+        plan = await self._calls.ask(f"models of {lane.name}", lambda: self._models.plan_missing(lane))
         if plan and plan.loadables and lane.load_plan is before:
             lane.extend(plan)
 

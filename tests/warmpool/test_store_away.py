@@ -124,3 +124,20 @@ def test_weights_that_are_replaced_between_a_lane_and_their_verification_are_map
         assert instance.lane("primary")["restarts"] == 1
         assert "weights were replaced" in instance.log
         assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
+
+
+@pytest.mark.parametrize("part", ["weights", "models/tiny/1/manifest.json", "models/tiny/serving.json"])
+def test_a_model_that_cannot_be_read_at_the_start_is_served_as_soon_as_it_can(own_store, tmp_path, part):
+    damaged = own_store / part
+    damaged.rename(tmp_path / "good")
+    if part.endswith(".json"):
+        damaged.write_text("{")
+    with InstanceProcess(own_store, tmp_path / "log") as instance:
+        wait_until(lambda: instance.answers("/v2/health/live") == 200)
+        wait_until(lambda: instance.status()["problems"].get("tiny"))
+        damaged.unlink(missing_ok=True)
+        (tmp_path / "good").rename(damaged)
+        wait_until(lambda: instance.status()["models"].get("tiny", {}).get("ready"))
+        assert instance.status()["problems"] == {}
+        assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
+        assert instance.lane("primary")["restarts"] == 0

@@ -128,9 +128,9 @@ class World:
         self.sound = {path: self.bottom.get(path) for path in self.paths}
         self.primary, self.cpu = Lane("primary", self.keys), Lane("cpu", self.keys[:2])
         self.plans: list[LoadPlan | None] = []
-        self.upkeep = Upkeep(
-            self.store, cast("Any", [self.primary, self.cpu]), lambda lane: self.plans.pop(0) if self.plans else None
-        )
+        self.unreadable: dict[str, Any] = {}  # by model: what reading it again gives, look by look
+        self.admitted: list[Any] = []
+        self.upkeep = Upkeep(self.store, cast("Any", [self.primary, self.cpu]), self)
         self.fingerprints: dict[str, Fingerprint] = {"primary": CPU}
         self.looks = 0
         discard = self.store.discard
@@ -140,6 +140,19 @@ class World:
             discard(path)
 
         self.store.discard = counted  # type: ignore[method-assign]
+
+    def plan_missing(self, lane):
+        return self.plans.pop(0) if self.plans else None
+
+    def unread(self):
+        return [name for name, again in self.unreadable.items() if again is not None]
+
+    def read_again(self, name):
+        return self.unreadable[name].pop(0)
+
+    def admit(self, name, *found):
+        self.unreadable[name] = None
+        self.admitted.append((name, *found))
 
     async def until(self, condition):
         """Wait until something is so that threads or tasks of the upkeep bring about."""
@@ -809,3 +822,12 @@ def test_what_no_store_may_raise_ends_the_instance_and_is_not_swallowed(tended):
     with pytest.raises(ExceptionGroup) as raised:
         tended(story)
     assert raised.group_contains(RuntimeError, match="a bug")
+
+
+def test_a_model_that_could_not_be_read_is_read_again_until_it_can_be_served(tended):
+    async def story(world):
+        await world.until(lambda: world.admitted)
+        assert world.admitted == [("late", "model", "identity")]
+        assert world.upkeep.store_trouble == ""
+
+    tended(story, lambda world: world.unreadable.update(late=[None, None, ("model", "identity")]))
