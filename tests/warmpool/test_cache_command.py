@@ -12,7 +12,7 @@ from tests.warmpool.cared_store import CaredStore
 from tests.warmpool.command import assert_one_line, warmpool
 from warmpool.cache_commands.command import COMMANDS
 
-LIGHT = ("distrust", "gc", "keygen", "ls", "verify")
+LIGHT = ("distrust", "gc", "keygen", "ls", "restore", "verify")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -43,11 +43,11 @@ def test_what_is_no_command_or_argument_is_wrong_usage(arguments):
 
 @pytest.mark.parametrize("name", [name for name in LIGHT if name != "keygen"])
 def test_a_command_without_a_store_says_which_setting_is_missing(name):
-    arguments = ("ab" * 32,) if name == "distrust" else ()
+    arguments = ("ab" * 32,) if name in {"distrust", "restore"} else ()
     assert_one_line(warmpool("cache", name, *arguments), "cache", "store is not set: give --store or WARMPOOL_STORE")
 
 
-@pytest.mark.parametrize("name", [name for name in LIGHT if name != "keygen"])
+@pytest.mark.parametrize("name", [name for name in LIGHT if name not in {"keygen", "restore"}])
 def test_settings_may_come_from_the_environment(name, tmp_path):
     CaredStore(tmp_path).publish()
     arguments = ("ab" * 32,) if name == "distrust" else ()

@@ -14,6 +14,7 @@ COMMANDS = {
     "ls": ("warmpool.cache_commands.ls", "list what a store holds"),
     "explain": ("warmpool.cache_commands.explain", "say what is missing on this machine, and which ingredient differs"),
     "verify": ("warmpool.cache_commands.verify", "read everything, set aside what is damaged, ask for it again"),
+    "restore": ("warmpool.cache_commands.restore", "put back what was set aside by mistake"),
     "fill": ("warmpool.cache_commands.fill", "compile what published versions lack on this kind of machine"),
     "gc": ("warmpool.cache_commands.gc", "remove what nothing needs"),
     "distrust": ("warmpool.cache_commands.distrust", "make nobody trust a key any more"),
