@@ -27,6 +27,7 @@ import msgspec
 from cache import layout
 from cache.errors import Damaged, Foreign, Untrusted
 from cache.ingredients import differences
+from cache.records import decoded
 from cache.signing import KEY_ID_BYTES, SIGNATURE_BYTES, Signature, Signer, Trust
 
 MAGIC = b"WPXLA\x00\x00\x02"
@@ -201,7 +202,7 @@ def _checked_digest(what: str, data: bytes, body_bytes: int) -> bytes:
 
 def _header(what: str, encoded: memoryview) -> Header:
     try:
-        return msgspec.json.decode(encoded, type=Header)
+        return decoded(encoded, Header)
     except msgspec.MsgspecError as error:
         raise Damaged(what, f"its header cannot be read: {error}") from error
 

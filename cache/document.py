@@ -11,6 +11,7 @@ import hashlib
 import msgspec
 
 from cache.errors import Damaged
+from cache.records import decoded
 from cache.signing import Signature, Signer, Trust
 
 _SEAL = b'{"signed_by":'
@@ -44,7 +45,7 @@ def unseal(path: str, data: bytes, trust: Trust) -> bytes:
         return data
     body = data[:start]
     try:
-        signature = msgspec.json.decode(data[start:], type=Signature)
+        signature = decoded(data[start:], Signature)
     except msgspec.MsgspecError as error:
         raise Damaged(repr(path), f"its signature cannot be read: {error}") from error
     trust.check(repr(path), "document", _digest(path, body), signature)
@@ -54,7 +55,7 @@ def unseal(path: str, data: bytes, trust: Trust) -> bytes:
 def signer_of(data: bytes) -> str | None:
     """The id of the key that a stored document names as its signer, unverified; None if it names none."""
     try:
-        return msgspec.json.decode(data[_last_line(data) :], type=Signature).signed_by
+        return decoded(data[_last_line(data) :], Signature).signed_by
     except msgspec.MsgspecError:
         return None
 

@@ -30,6 +30,7 @@ from typing import BinaryIO
 import msgspec
 
 from cache.errors import Damaged, Foreign, StoreUnavailable
+from cache.records import decoded
 
 MAGIC = b"WPENC\x00\x00\x01"
 CHUNK_BYTES = 1 << 20
@@ -175,7 +176,7 @@ def _read_header(path: str, envelope: BinaryIO) -> tuple[bytes, str, bytes, byte
         raise Damaged(repr(path), f"its encryption header has {header_bytes} bytes, at most {HEADER_BYTES_MAX} may be")
     encoded = envelope.read(header_bytes)
     try:
-        header = msgspec.json.decode(encoded, type=Header)
+        header = decoded(encoded, Header)
         return start + encoded, header.key, bytes.fromhex(header.wrapped), bytes.fromhex(header.salt)
     except (msgspec.MsgspecError, ValueError) as error:
         raise Damaged(repr(path), f"its encryption header cannot be read: {error}") from error

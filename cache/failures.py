@@ -14,13 +14,13 @@ import msgspec
 
 from cache.errors import CompileFailed, NotStored
 from cache.lease import this_process
+from cache.records import READ_BYTES_MAX, coordinated
 from cache.store import Store
 
 log = logging.getLogger(__name__)
 
 FOLDER = "failures"
 REASON_CHARACTERS_MAX = 2000
-_RECORD_BYTES_MAX = 1 << 16
 _FOLDERS = re.compile(r"(?<![\w./:)>])/(?:[\w.+@~-]+/)+")  # of an absolute path, and of nothing else that has slashes
 
 
@@ -56,7 +56,7 @@ def recorded(store: Store, key: str) -> Failure | None:
     """The failure of a key. One that cannot be read is none: it costs a compile, and is then replaced."""
     path = f"{FOLDER}/{key}"
     try:
-        return msgspec.json.decode(store.get(path, bytes_max=_RECORD_BYTES_MAX), type=Failure)
+        return coordinated(store.get(path, bytes_max=READ_BYTES_MAX), Failure)
     except NotStored:
         return None
     except msgspec.MsgspecError as error:

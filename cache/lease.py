@@ -24,6 +24,7 @@ from typing import Annotated, Self
 import msgspec
 
 from cache.errors import LeaseLost, NotStored, StoreUnavailable
+from cache.records import coordinated
 from cache.store import Store
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class Contender:
     def _see(self, data: bytes, generation: str) -> None:
         """Remember a generation from now on, which is after whoever wrote it did."""
         try:
-            content = msgspec.json.decode(data, type=_Content)
+            content = coordinated(data, _Content)
             self.holder, self._seen_ttl_s = content.owner, min(content.ttl_s, TTL_S_MAX)
         except msgspec.MsgspecError as error:
             log.warning("lease %s cannot be read, it counts for %g s: %s", self._path, TTL_S_DEFAULT, error)

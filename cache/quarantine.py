@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from cache.errors import NotStored
+from cache.records import READ_BYTES_MAX, coordinated
 from cache.store import Store, is_path
 
 FOLDER = "quarantine"
@@ -84,7 +85,7 @@ def quarantined(store: Store) -> list[Kept]:
     found = []
     for place in store.names(FOLDER):
         with suppress(NotStored, msgspec.MsgspecError):  # killed before the reason was there: the original still is
-            said = msgspec.json.decode(store.get(f"{FOLDER}/{place}/{_REASON}"), type=Reason)
+            said = coordinated(store.get(f"{FOLDER}/{place}/{_REASON}", bytes_max=READ_BYTES_MAX), Reason)
             if is_path(said.path):
                 found.append(_kept(f"{FOLDER}/{place}", said))
     return found

@@ -9,6 +9,7 @@ import msgspec
 
 from cache.errors import NotStored
 from cache.fingerprint import Fingerprint
+from cache.records import READ_BYTES_MAX, coordinated
 from cache.store import Store
 
 FOLDER = "fingerprints"
@@ -27,7 +28,7 @@ def mark(store: Store, fingerprint: Fingerprint) -> None:
     path = f"{FOLDER}/{fingerprint.digest}"
     now_s = time.time()
     with suppress(NotStored, msgspec.MsgspecError):
-        if now_s - msgspec.json.decode(store.get(path), type=Sighting).seen_s < MARK_EVERY_S:
+        if 0 <= now_s - _read(store, path).seen_s < MARK_EVERY_S:
             return
     store.put(path, msgspec.json.encode(Sighting(ingredients=dict(fingerprint.ingredients), seen_s=now_s)))
 
@@ -37,5 +38,9 @@ def sightings(store: Store) -> dict[str, Sighting]:
     found = {}
     for digest in store.names(FOLDER):
         with suppress(NotStored, msgspec.MsgspecError):
-            found[digest] = msgspec.json.decode(store.get(f"{FOLDER}/{digest}"), type=Sighting)
+            found[digest] = _read(store, f"{FOLDER}/{digest}")
     return found
+
+
+def _read(store: Store, path: str) -> Sighting:
+    return coordinated(store.get(path, bytes_max=READ_BYTES_MAX), Sighting)

@@ -12,6 +12,7 @@ from cache.errors import Damaged, Discredited, Foreign, NotStored, StoreUnavaila
 from cache.ingredients import digest_ingredients
 from cache.layout import Folder, folder_of
 from cache.quarantine import Kept, quarantine
+from cache.records import decoded
 from cache.signed_store import SignedStore
 
 
@@ -134,6 +135,6 @@ def _weights(store: SignedStore, path: str, digest: str) -> None:
 
 def _document(store: SignedStore, path: str) -> None:
     try:
-        msgspec.json.decode(store.get(path))
-    except (msgspec.MsgspecError, RecursionError) as error:
+        decoded(store.get(path))
+    except msgspec.MsgspecError as error:
         raise Damaged(repr(path), f"it is no JSON: {error}") from error

@@ -38,11 +38,13 @@ class StoreCalls:
         """What the store answers; None where it is in trouble, which is logged once."""
         try:
             answer = await self._answer(what, call)
-        except _TROUBLES as error:
-            if not self.troubles:
+        except Exception as error:  # even of a mistake of ours the instance goes on serving what is warm
+            known = isinstance(error, _TROUBLES)
+            trouble = told(error) if known else f"it failed ({type(error).__name__}); the log says where"
+            if not self.troubles or not (known or self.troubles.get(what) == trouble):
                 reason = str(error) if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
-                log.warning("store cannot be used now", extra={"reason": reason})
-            self.troubles[what] = told(error)
+                log.warning("store cannot be used now", extra={"reason": reason}, exc_info=not known)
+            self.troubles[what] = trouble
             return None
         if self.troubles.pop(what, "") and not self.troubles:
             log.info("store can be used again")
@@ -64,11 +66,11 @@ class StoreCalls:
         raise _late("and is still asked")
 
     def _look_after_left(self) -> None:
-        """Forget calls that ended after all; a mistake of ours is raised however late it is."""
+        """Forget calls that ended after all; of a mistake of ours the log says where."""
         for what in [what for what, answer in self._left.items() if answer.done()]:
             error = self._left.pop(what).exception()
             if error is not None and not isinstance(error, _TROUBLES):
-                raise error
+                log.error("late call of the store failed", extra={"asked": what}, exc_info=error)
 
 
 def _late(since: str) -> StoreUnavailable:

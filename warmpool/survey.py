@@ -9,6 +9,7 @@ import msgspec
 
 from cache.errors import Damaged, NotStored, Untrusted
 from cache.fingerprint import Fingerprint
+from cache.records import decoded
 from cache.signed_store import SignedStore
 from warmpool import manifest as stored
 from warmpool.manifest import ExecutableSpec, Manifest, Serving, Target
@@ -105,7 +106,7 @@ def _read[R: (Manifest, Serving, Target)](
 ) -> R | None:
     """The record, None if there is none or it cannot be read, which is then a problem."""
     try:
-        record = msgspec.json.decode(store.get(path), type=kind)
+        record = decoded(store.get(path), kind)
     except NotStored:
         return None
     except (Damaged, Untrusted, msgspec.MsgspecError) as error:

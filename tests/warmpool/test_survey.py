@@ -131,3 +131,11 @@ def test_a_store_that_cannot_be_read_is_no_empty_store(cared):
     cared.file("models").symlink_to(cared.file("models"))
     with pytest.raises(StoreUnavailable):
         survey(cared.store)
+
+
+@pytest.mark.parametrize("name", ["models/toy/serving.json", "models/toy/1/manifest.json", "target"])
+def test_a_document_that_is_nested_without_end_is_a_problem_where_nobody_has_to_sign(cared, name):
+    cared.publish()
+    path = cared.target(CPU) if name == "target" else name
+    cared.bottom.put(path, b'{"x":' + b"[" * 200_000)
+    assert set(survey(SignedStore(cared.bottom, ANYONE)).problems) == {path}

@@ -13,6 +13,7 @@ import msgspec
 
 from cache.errors import Damaged, NotStored, StoreUnavailable, Untrusted
 from cache.fingerprint import Fingerprint
+from cache.records import decoded
 from cache.signed_store import SignedStore
 from warmpool.manifest import ExecutableSpec, ProofSpec, Target, bucket_name, encode
 from warmpool.publishing.entries import Entry, Identity
@@ -121,7 +122,7 @@ class Known:
         data, generation, target = b"", None, None
         try:
             data, generation = self.store.get_versioned(self.path)
-            target = msgspec.json.decode(data, type=Target) if self.trusted else None
+            target = decoded(data, Target) if self.trusted else None
         except NotStored:
             pass
         except (Damaged, Untrusted, msgspec.MsgspecError) as error:

@@ -9,6 +9,7 @@ import msgspec
 
 from cache.audit import Fields
 from cache.errors import Damaged, Foreign, NotStored, Untrusted
+from cache.records import decoded
 from cache.signed_store import SignedStore
 from cache.store import Store
 from cache.sweep import Reused
@@ -29,7 +30,7 @@ def is_published(store: Store, draft: Draft, say: Callable[[str], None]) -> bool
     """
     path = stored.manifest_path(draft.manifest.model, draft.manifest.version)
     try:
-        found = msgspec.json.decode(store.get(path), type=Manifest)
+        found = decoded(store.get(path), Manifest)
     except NotStored:
         return False
     except (Damaged, Untrusted, msgspec.MsgspecError) as error:
@@ -126,7 +127,7 @@ def _put_weights(store: Store, draft: Draft, reused: Reused) -> None:
 def _served(store: Store, model: str) -> str:
     """The version that is served now, "" if there is none that could be."""
     try:
-        return msgspec.json.decode(store.get(stored.serving_path(model)), type=Serving).stable
+        return decoded(store.get(stored.serving_path(model)), Serving).stable
     except (NotStored, Damaged, Untrusted, msgspec.MsgspecError):
         return ""
 
