@@ -49,10 +49,22 @@ class Lane:
         for key in keys:
             self.hold(key)
 
+    @property
+    def held(self):
+        """It is its own `Holdings`, and their `LoadQueue`."""
+        return self
+
+    @property
+    def loads(self):
+        return self
+
+    def loadable(self, number):
+        return self.load_plan.loadables[number]
+
     def key(self, number):
         return self.load_plan.loadables[number].message.key
 
-    def is_to_load(self, key):
+    def holds(self, key):
         return key in self.loading
 
     def gave_up(self, key):
@@ -60,9 +72,6 @@ class Lane:
 
     def deadly(self, key):
         return self.crashes.get(key, frozenset())
-
-    def bytes_max(self, number):
-        return self.load_plan.loadables[number].message.bytes_max
 
     def retry(self, number, file, content):
         if self.tried.get(number) == content:
@@ -128,6 +137,7 @@ class World:
         self.sound = {path: self.bottom.get(path) for path in self.paths}
         self.primary, self.cpu = Lane("primary", self.keys), Lane("cpu", self.keys[:2])
         self.plans: list[LoadPlan | None] = []
+        self.plan_missing = lambda lane: self.plans.pop(0) if self.plans else None
         self.unreadable: dict[str, Any] = {}  # by model: what reading it again gives, look by look
         self.admitted: list[Any] = []
         self.upkeep = Upkeep(self.store, cast("Any", [self.primary, self.cpu]), self)
@@ -140,9 +150,6 @@ class World:
             discard(path)
 
         self.store.discard = counted  # type: ignore[method-assign]
-
-    def plan_missing(self, lane):
-        return self.plans.pop(0) if self.plans else None
 
     def unread(self):
         return [name for name, again in self.unreadable.items() if again is not None]
@@ -536,7 +543,7 @@ def test_a_plan_for_a_lane_that_died_meanwhile_is_not_given_to_the_next_process(
             return LoadPlan(loadables={7: cast("Any", object())})
 
         done = threading.Event()
-        world.upkeep._plan_missing = planned
+        world.plan_missing = planned
         world.primary.load_plan.missing = {"toy": "not there"}
         world.upkeep.notice()
         await world.until(done.is_set)
