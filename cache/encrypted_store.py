@@ -109,7 +109,7 @@ class EncryptedStore:
                 self._note_unencrypted(path)
                 return file
             stream.seek(0)
-            return self._files.add(path, self._decrypted(path, stream), turn)
+            return self._files.add(path, lambda content: content.writelines(self._decrypted(path, stream)), turn)
 
     def discard(self, path: str) -> None:
         self._files.forget(path)

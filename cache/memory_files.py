@@ -12,8 +12,9 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from cache.descriptors import numbered_once
 from cache.errors import StoreUnavailable
@@ -41,16 +42,16 @@ class MemoryFiles:
         with self._lock:
             return self._forgotten[name]
 
-    def add(self, name: str, content: Iterator[bytes], turn: int) -> Path | None:
-        """The file of this name, made of the content unless another thread was faster.
+    def add(self, name: str, write: Callable[[BinaryIO], None], turn: int) -> Path | None:
+        """The file of this name, unless another thread was faster the one that is written to a stream.
 
         Returns:
             None, and there is none, if it was forgotten since that turn: the content may be an old one.
 
         Raises:
-            StoreUnavailable: The system has no such files to give. What the content raises is passed on.
+            StoreUnavailable: The system has no such files to give. What `write` raises is passed on.
         """
-        made = _in_memory(name, content)
+        made = _in_memory(name, write)
         with self._lock:
             current = self._forgotten[name] == turn
             held = self._held.setdefault(name, made) if current else None
@@ -67,8 +68,8 @@ class MemoryFiles:
             os.close(held)
 
 
-def _in_memory(name: str, content: Iterator[bytes]) -> int:
-    """The descriptor of a sealed file in memory with this content."""
+def _in_memory(name: str, write: Callable[[BinaryIO], None]) -> int:
+    """The descriptor of a sealed file in memory with what is written."""
     try:
         made = os.memfd_create("warmpool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         descriptor = numbered_once(made)
@@ -76,7 +77,7 @@ def _in_memory(name: str, content: Iterator[bytes]) -> int:
         raise _none(name, error) from error
     try:
         with open(descriptor, "wb", closefd=False) as stream:
-            stream.writelines(content)
+            write(stream)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         _path_of(descriptor).stat()
     except BaseException as error:
@@ -89,7 +90,7 @@ def _in_memory(name: str, content: Iterator[bytes]) -> int:
 
 def _none(name: str, error: Exception) -> StoreUnavailable:
     reason = error.strerror if isinstance(error, OSError) else "the system has none"
-    return StoreUnavailable(f"{name!r} cannot be decrypted into a file in memory: {reason}")
+    return StoreUnavailable(f"{name!r} cannot be put into a file in memory: {reason}")
 
 
 def _path_of(descriptor: int) -> Path:

@@ -4,6 +4,9 @@ Objects that a key or digest names (`executables/`, `programs/`, `weights/`, `ja
 copy, if there is one; that one is there says nothing of the far store, so who decides by presence what to make or
 remove asks that one itself. Documents (`models/`, `distrusted/`) are always asked for, and answered as they last were
 while the far store cannot be reached: an instance can then start all the same. Everything else is passed on.
+
+A folder that takes no copy costs downloads and memory, and no answer: what is asked for as a file is one in memory
+then, until the folder takes it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -23,6 +27,7 @@ from cache.errors import CacheError, NotStored, StoreUnavailable
 from cache.layout import folder_of
 from cache.local_copies import LocalCopies, Unkept
 from cache.local_store import LocalStore
+from cache.memory_files import MemoryFiles
 from cache.store import Entry, Store, require_path
 
 log = logging.getLogger(__name__)
@@ -64,6 +69,7 @@ class ReadThroughStore:
         self._clock = clock
         self._copies = LocalCopies(folder / "objects", bytes_max)
         self._answers = LocalStore(folder / "documents")
+        self._unkept_files = MemoryFiles()
         self._away_since_s: float | None = None
         self._unkept = False
         self._flights: dict[str, Future[None]] = {}
@@ -86,10 +92,12 @@ class ReadThroughStore:
         return self._ask(lambda remote: remote.get(path, bytes_max=bytes_max))
 
     def local_path(self, path: str) -> Path:
-        """A local file with the content, which stays there as long as this store object does.
+        """A local file with the content, which stays there as long as this store object does, or until it is discarded.
+
+        It is in memory where the folder does not take it, and stays there even if the folder does later.
 
         Raises:
-            StoreUnavailable: Also where the folder does not take it; the message says which folder, and why.
+            StoreUnavailable: Also where neither the folder takes it nor the system has such files to give.
         """
         require_path(path)
         if _is_document(path):
@@ -102,8 +110,8 @@ class ReadThroughStore:
                     return file
                 self._fetch(path, hold=True)
         except Unkept as error:
-            raise StoreUnavailable(f"{path!r}: no copy of it can be kept in {error}") from error
-        raise StoreUnavailable(f"{path!r}: its copy in {self.folder} is removed as soon as it is there")
+            self._note_unkept(path, error)
+        return self._in_memory(path, lambda stream: self._read_into(path, stream))
 
     def put(self, path: str, data: bytes) -> None:
         self.remote.put(path, data)
@@ -132,7 +140,7 @@ class ReadThroughStore:
     def discard(self, path: str) -> None:
         require_path(path)
         if _is_immutable(path):
-            self._copies.drop(path)
+            self._drop(path)
         elif _is_document(path):
             self._forget(path)
         else:
@@ -165,21 +173,42 @@ class ReadThroughStore:
         return self._copies.read(path)
 
     def _fetch(self, path: str, *, hold: bool = False) -> None:
-        """Make a copy. Of all threads that want it at the same time, one does; the others share what comes of it."""
+        """Make a copy."""
+        self._once(path, lambda: self._copies.keep(path, lambda stream: self._read_into(path, stream), hold=hold))
+
+    def _read_into(self, path: str, stream: BinaryIO) -> None:
+        """Write the content of an object, from memory if it is there."""
+        if file := self._unkept_files.find(path):
+            with suppress(FileNotFoundError):  # discarded meanwhile
+                _write(stream, file)
+                return
+        self._ask(lambda remote: remote.read_into(path, stream))
+
+    def _in_memory(self, name: str, write: Callable[[BinaryIO], None]) -> Path:
+        """A file that is no copy, the same one until it is forgotten."""
+        for _ in range(_HOLDS_MAX):
+            turn = self._unkept_files.turn(name)
+            if file := self._unkept_files.find(name):
+                return file
+            self._once(f"memory {name}", partial(self._unkept_files.add, name, write, turn))
+        raise StoreUnavailable(f"{name!r} is discarded again and again while it is read")
+
+    def _once(self, name: str, make: Callable[[], object]) -> None:
+        """Of all threads that want it at the same time, one makes it; the others share what comes of it."""
         with self._lock:
-            flight = self._flights.get(path)
+            flight = self._flights.get(name)
             if mine := flight is None:
-                flight = self._flights[path] = Future()
+                flight = self._flights[name] = Future()
         if not mine:
             return flight.result()
         try:
-            self._copies.keep(path, lambda stream: self._ask(lambda remote: remote.read_into(path, stream)), hold=hold)
+            make()
         except BaseException as error:
             flight.set_exception(error)
             raise
         finally:
             with self._lock:
-                del self._flights[path]
+                del self._flights[name]
             if not flight.done():
                 flight.set_result(None)
 
@@ -187,12 +216,16 @@ class ReadThroughStore:
         """Keep what was just written, if that can be done."""
         try:
             if _is_immutable(path):
-                self._copies.drop(path)  # a repaired one has other bytes under the same name
+                self._drop(path)  # a repaired one has other bytes under the same name
                 self._copies.keep(path, lambda stream: _write(stream, content))
             elif _is_document(path):
                 self._remember(path, content if isinstance(content, bytes) else content.read_bytes())
         except (Unkept, OSError) as error:
             self._note_unkept(path, error)
+
+    def _drop(self, path: str) -> None:
+        self._copies.drop(path)
+        self._unkept_files.forget(path)
 
     # What does
 
@@ -206,7 +239,8 @@ class ReadThroughStore:
                 self._answers.put(path, data)
             return self._answers.local_path(path)
         except CacheError as error:
-            raise StoreUnavailable(f"{path!r}: no copy of it can be kept in {self.folder}: {error}") from error
+            self._note_unkept(path, error)
+        return self._in_memory(f"{path} {sha256(data).hexdigest()}", lambda stream: _write(stream, data))
 
     def _as_last(self, path: str, question: Callable[[Remote], bytes]) -> bytes:
         """The remote's answer, which is kept under a path; while it cannot be reached, the one that is kept."""

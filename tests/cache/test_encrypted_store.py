@@ -429,7 +429,7 @@ def test_a_system_without_files_in_memory_is_told(store, monkeypatch):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    with pytest.raises(StoreUnavailable, match="'weights/w' cannot be decrypted into a file in memory: Function not"):
+    with pytest.raises(StoreUnavailable, match="'weights/w' cannot be put into a file in memory: Function not"):
         store.local_path("weights/w")
     assert store.get("weights/w") == SECRET
     monkeypatch.delattr(os, "memfd_create")
