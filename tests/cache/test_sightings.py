@@ -53,6 +53,14 @@ def test_a_mark_is_written_once_a_day_at_most(store):
     assert MARK_EVERY_S == 24 * 3600
 
 
+@pytest.mark.parametrize("ahead_s", [60.0, 1e9, 1e300])
+def test_a_mark_of_a_time_to_come_is_written_anew(store, ahead_s):
+    """Of a clock that was wrong, or of somebody who would keep a kind of machine about for ever."""
+    seen(store, CPU, time.time() + ahead_s)
+    mark(store, CPU)
+    assert sightings(store)[CPU.digest].seen_s <= time.time()
+
+
 @pytest.mark.parametrize("written", [b"", b"{", b'{"seen_s": "yesterday"}', b'{"ingredients": {}}'])
 def test_a_mark_that_cannot_be_read_is_nobodys_and_is_written_anew(store, written):
     store.put(f"fingerprints/{CPU.digest}", written)

@@ -168,6 +168,16 @@ def test_how_long_is_for_the_operator_to_say(cared, gc):
     assert gc("--keep-days", "19")[0] == lost
 
 
+@pytest.mark.parametrize("days", ["0", "0.5", "1.9"])
+def test_a_machine_that_runs_keeps_what_it_uses_however_little_is_kept_for_it_says_so_but_once_a_day(cared, gc, days):
+    cared.publish(machines=(CPU, OLDER))
+    cared.age(20)
+    seen(cared, CPU, 1.99)
+    seen(cared, OLDER, 2.01)
+    lost = {cared.target(OLDER), *cared.executables(OLDER)}
+    assert gc("--keep-days", days)[0] == lost
+
+
 def test_an_executable_that_several_versions_name_stays_for_the_last_of_them(cared, gc):
     cared.publish(version="1", machines=(CPU,))
     cared.publish(version="2", machines=(CPU,))

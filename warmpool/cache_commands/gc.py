@@ -18,7 +18,7 @@ import msgspec
 
 from cache.layout import folder_of
 from cache.quarantine import quarantined
-from cache.sightings import sightings
+from cache.sightings import MARK_EVERY_S, sightings
 from cache.signed_store import SignedStore
 from cache.store import Entry
 from cache.sweep import GRACE_S, Needless, Swept, sweep
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_days,
         default=KEEP_DAYS,
         metavar="N",
-        help="how long executables stay for a kind of machine that nobody sees, and what goes by the time when it was "
-        "written alone: quarantined objects, shared entries of JAX's cache (%(default)g); word of machines stays",
+        help="how long executables stay for a kind of machine that nobody sees (2 at least), and what goes by the time "
+        "when it was written alone: quarantined objects, shared entries of JAX's cache (%(default)g); word of machines stays",
     )
     parser.add_argument(
         "--forget-unseen",
@@ -132,8 +132,11 @@ def _require_known(store: SignedStore, found: Survey, keep_s: float) -> None:
 
 
 def _needed(store: SignedStore, found: Survey, keep_s: float, forget_unseen: bool) -> set[str]:  # noqa: FBT001
-    """Paths that a manifest needs, for every kind of machine that is still about."""
-    oldest_s = time.time() - keep_s
+    """Paths that a manifest needs, for every kind of machine that is still about.
+
+    One that runs says so once every `MARK_EVERY_S`: it counts for twice as long, whatever the operator says.
+    """
+    oldest_s = time.time() - max(keep_s, 2 * MARK_EVERY_S)
     seen_s = {digest: one.seen_s for digest, one in sightings(store).items()}
     written_s = {entry.path: entry.modified_s for entry in store.entries("models")}
     needed: set[str] = set()
