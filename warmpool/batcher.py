@@ -48,7 +48,7 @@ class Batcher:
         if method.batch is None:
             return 1
         for lane in self.lanes:
-            if rows := rows_max(lane.warm.get(method, ()), need, method.batch):
+            if rows := rows_max(lane.held.warm.get(method, ()), need, method.batch):
                 return rows
         return method.dims[method.batch].sizes[-1]
 
@@ -165,7 +165,9 @@ class Batcher:
             waiting = [queue[0]]
         else:
             waiting = [part for part in islice(queue, GATHER_PARTS_MAX) if not part.answer.done() and not part.runs]
-        chosen = gather([part.need for part in waiting], lane.warm[method], method.batch if method.mergeable else None)
+        chosen = gather(
+            [part.need for part in waiting], lane.held.warm[method], method.batch if method.mergeable else None
+        )
         assert chosen is not None
         indices, executable = chosen
         parts = [waiting[index] for index in indices]
@@ -182,7 +184,7 @@ class Batcher:
     def _preferred(self, part: Part) -> LaneProxy | None:
         """The first lane that holds a warm executable for it; the CPU's only where the primary has none."""
         for lane in self.lanes:
-            if any(covers(candidate.bucket, part.need) for candidate in lane.warm.get(part.method, ())):
+            if any(covers(candidate.bucket, part.need) for candidate in lane.held.warm.get(part.method, ())):
                 return lane
         return None
 

@@ -216,7 +216,7 @@ class Instance:
             lane.give_up(plan)
             return
         lane.load(plan)
-        if lane.cold_reasons or plan.missing:
+        if lane.held.cold_reasons or plan.missing:
             self.upkeep.notice()
         if start := self._starts.get(lane.name):
             stage = "fetch" if self._far else "plan"
@@ -282,10 +282,10 @@ class Instance:
 
     def plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
         """A plan for the models that the lane's own has not, None if it has all."""
-        if lane.load_plan is None or not lane.load_plan.missing:
+        if lane.held.load_plan is None or not lane.held.load_plan.missing:
             return None
-        models = [model for name, model in self.dataplane.catalog.models.items() if name in lane.load_plan.missing]
-        return self._plan(lane, models, first=len(lane.load_plan.loadables))
+        models = [model for name, model in self.dataplane.catalog.models.items() if name in lane.held.load_plan.missing]
+        return self._plan(lane, models, first=len(lane.held.load_plan.loadables))
 
     def unread(self) -> list[str]:
         """Models that cannot be served, and might be if they were read again."""
@@ -313,8 +313,8 @@ class Instance:
         del catalog.problems[name]
         self._weights_identities[model.key] = identity
         for lane in self.lanes:
-            if lane.load_plan is not None:
-                lane.load_plan.missing[name] = "it could not be read at the start"
+            if lane.held.load_plan is not None:
+                lane.held.load_plan.missing[name] = "it could not be read at the start"
 
     # How it comes up
 
@@ -355,7 +355,7 @@ class Instance:
     def _check_weights(self, lane: LaneProxy) -> None:
         """A lane that mapped another file than the one which was verified starts anew, and maps what is there now."""
         for key, verified in self._weights_identities.items():
-            if lane.mapped.get(key) not in {None, "", verified}:
+            if lane.held.mapped.get(key) not in {None, "", verified}:
                 log.error("weights were replaced while they were verified", extra={"lane": lane.name, "model": key})
                 lane.replace(self.store.trust)
 
@@ -363,9 +363,9 @@ class Instance:
         """The lane's start is over once it has tried every model's minimum set and the weights are verified."""
         start = self._starts.get(lane.name)
         models = self.dataplane.catalog.models
-        if start is None or start.end_ns is not None or lane.load_plan is None or not self._weights_verified:
+        if start is None or start.end_ns is not None or lane.held.load_plan is None or not self._weights_verified:
             return
-        if any(reason is None for name in models for _, reason in lane.minimum(name)):
+        if any(reason is None for name in models for _, reason in lane.held.minimum(name)):
             return
         start.end_ns = time.time_ns()
         self.traces.record_cold_start(start.trace(start.end_ns))
@@ -377,7 +377,7 @@ class Instance:
     def _check_filled(self, lane: LaneProxy) -> None:
         """Keep the trace of what a lane loaded after it was ready, once it has tried everything."""
         start = self._starts.get(lane.name)
-        if start is None or start.end_ns is None or not lane.loaded:
+        if start is None or start.end_ns is None or not lane.held.loaded:
             return
         del self._starts[lane.name]
         if fill := start.fill_trace(f"{lane.name} lane fill"):
@@ -392,17 +392,17 @@ class Instance:
 
     def _holds_minimum(self, lane: LaneProxy, model: ServedModel) -> bool:
         name = model.manifest.model
-        if lane.load_plan is None or name in lane.load_plan.missing:
+        if lane.held.load_plan is None or name in lane.held.load_plan.missing:
             return False
-        return all(reason == "" for _, reason in lane.minimum(name))
+        return all(reason == "" for _, reason in lane.held.minimum(name))
 
     def _missing(self, model: ServedModel) -> str:
         """Why the primary lane cannot come to hold the model's minimum set, "" if nothing is known to be wrong."""
-        plan = self.lanes[0].load_plan if self.lanes else None
+        plan = self.lanes[0].held.load_plan if self.lanes else None
         if plan is None:
             return ""
         name = model.manifest.model
-        cold = (f"{loadable.title}: {reason}" for loadable, reason in self.lanes[0].minimum(name) if reason)
+        cold = (f"{loadable.title}: {reason}" for loadable, reason in self.lanes[0].held.minimum(name) if reason)
         return plan.missing.get(name) or next(cold, "")
 
     def _zygote_started(self, stages: list[messages.Stage]) -> None:
@@ -440,16 +440,18 @@ def _tell(
 
 
 def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, Any]:
-    plan = lane.load_plan
+    plan = lane.held.load_plan
     return {
         "name": lane.name,
         "pid": lane.pid,
         "state": lane.state,
         "mode": lane.mode,
-        "warm": lane.warm_count,
+        "warm": lane.held.warm_count,
         "planned": len(plan.loadables) if plan else 0,
         "missing": plan.missing if plan else {},
-        "cold": {plan.loadables[number].title: reason for number, reason in lane.cold_reasons.items()} if plan else {},
+        "cold": {plan.loadables[number].title: reason for number, reason in lane.held.cold_reasons.items()}
+        if plan
+        else {},
         "busy": lane.batch is not None,
         "batches": lane.batches_run,
         "restarts": lane.restarts,

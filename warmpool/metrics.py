@@ -95,7 +95,7 @@ class _Gauges(Collector):
         busy = GaugeMetricFamily("warmpool_lane_busy", "1 while a lane runs a batch.", labels=["lane"])
         restarts = GaugeMetricFamily("warmpool_lane_restarts", "Times that a lane was started again.", labels=["lane"])
         for lane in self._instance.lanes:
-            warm.add_metric([lane.name], lane.warm_count)
+            warm.add_metric([lane.name], lane.held.warm_count)
             busy.add_metric([lane.name], lane.batch is not None)
             restarts.add_metric([lane.name], lane.restarts)
         yield from (warm, busy, restarts)

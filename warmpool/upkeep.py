@@ -144,8 +144,8 @@ class Upkeep:
             await _either(self._news, backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
 
     def _lacking(self) -> bool:
-        planned = [lane for lane in self._lanes if lane.load_plan is not None]
-        lanes = any(lane.cold_reasons or (lane.load_plan and lane.load_plan.missing) for lane in planned)
+        planned = [lane for lane in self._lanes if lane.held.load_plan is not None]
+        lanes = any(lane.held.cold_reasons or (lane.held.load_plan and lane.held.load_plan.missing) for lane in planned)
         return lanes or bool(self._models.unread())
 
     async def _read_again(self, name: str) -> None:
@@ -156,18 +156,18 @@ class Upkeep:
 
     async def _extend(self, lane: LaneProxy) -> None:
         """Give the lane the models that the store had nothing of for it, as far as that has changed."""
-        before = lane.load_plan
+        before = lane.held.load_plan
         plan = await self._calls.ask(f"models of {lane.name}", lambda: self._models.plan_missing(lane))
-        if plan and plan.loadables and lane.load_plan is before:
+        if plan and plan.loadables and lane.held.load_plan is before:
             lane.extend(plan)
 
     def _cold(self) -> dict[str, str]:
         """Why executables are cold, by key."""
         found: dict[str, str] = {}
         for lane in self._lanes:
-            if lane.load_plan is not None:
-                for number, reason in lane.cold_reasons.items():
-                    found[lane.load_plan.loadables[number].message.key] = reason
+            if lane.held.load_plan is not None:
+                for number, reason in lane.held.cold_reasons.items():
+                    found[lane.held.load_plan.loadables[number].message.key] = reason
         return {key: reason for key, reason in found.items() if is_path(executable_path(key))}
 
     def _cold_in(self, key: str) -> list[tuple[LaneProxy, int]]:
@@ -175,20 +175,22 @@ class Upkeep:
         return [
             (lane, number)
             for lane in self._lanes
-            for number in lane.cold_reasons
-            if lane.load_plan is not None and lane.load_plan.loadables[number].message.key == key
+            for number in lane.held.cold_reasons
+            if lane.held.load_plan is not None and lane.held.load_plan.loadables[number].message.key == key
         ]
 
     async def _mend(self, key: str, reason: str) -> None:
         lacking = self._cold_in(key)  # perhaps none any more
-        if not lacking or any(lane.is_to_load(key) for lane in self._lanes):  # a look discards the file of that lane
+        if not lacking or any(
+            lane.held.loads.holds(key) for lane in self._lanes
+        ):  # a look discards the file of that lane
             return
         look = _Look(
             key,
             reason,
-            tried=frozenset(lane.tried.get(number, "") for lane, number in lacking),
-            deadly=frozenset[str]().union(*(lane.deadly(key) for lane in self._lanes)),
-            bytes_max=max(lane.bytes_max(number) for lane, number in lacking),
+            tried=frozenset(lane.held.tried.get(number, "") for lane, number in lacking),
+            deadly=frozenset[str]().union(*(lane.held.loads.deadly(key) for lane in self._lanes)),
+            bytes_max=max(lane.held.loadable(number).message.bytes_max for lane, number in lacking),
         )
         sound = await self._calls.ask(f"key {key}", lambda: self._sound(look))
         if sound is None or self._rests_still(key, sound.content, other=bool(look.deadly)):
@@ -199,7 +201,7 @@ class Upkeep:
 
     def _rests_still(self, key: str, content: str, *, other: bool) -> bool:
         """Whether it is too early for another try of what lanes were killed at; `other`: that was another content."""
-        if not any(lane.gave_up(key) for lane in self._lanes):
+        if not any(lane.held.loads.gave_up(key) for lane in self._lanes):
             return False
         now_s = time.monotonic()
         rest = self._rests.get(key)
@@ -276,7 +278,9 @@ class Upkeep:
                     self._marked_s[digest] = now_s
 
     def _newly_distrusted(self) -> frozenset[str]:
-        if any(lane.load_plan and lane.load_plan.loadables for lane in self._lanes) and not self._store.names("models"):
+        if any(lane.held.load_plan and lane.held.load_plan.loadables for lane in self._lanes) and not self._store.names(
+            "models"
+        ):
             gone = "nothing is published in it any more: it was moved, or it is not mounted"
             raise StoreUnavailable(gone, told=gone)
         return self._store.refresh_trust()

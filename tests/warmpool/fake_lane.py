@@ -37,6 +37,11 @@ class FakeLane:
         self._batcher = batcher
         self._memory: list[np.ndarray] = []
 
+    @property
+    def held(self) -> FakeLane:
+        """It is its own `Holdings`."""
+        return self
+
     def __repr__(self) -> str:
         return f"<FakeLane {self.name}>"
 

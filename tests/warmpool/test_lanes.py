@@ -74,13 +74,13 @@ class World:
 
     def batch(self, name="predict", **inputs):
         method = self.model.methods[name]
-        (executable,) = [one for one in self.lane.warm[method] if one.bucket == {"batch": 1}]
+        (executable,) = [one for one in self.lane.held.warm[method] if one.bucket == {"batch": 1}]
         arrays = [np.asarray(inputs[spec.name], spec.dtype) for spec in method.spec.inputs]
         return self.batch_of(method, executable, arrays)
 
     def any_batch(self, load):
         """One that fills the bucket of an executable, warm or not."""
-        loadable = self.lane.load_plan.loadables[load.executable]
+        loadable = self.lane.held.load_plan.loadables[load.executable]
         arrays = [np.zeros(shape, dtype) for dtype, shape in load.inputs]
         return self.batch_of(loadable.method, loadable.candidate, arrays)
 
@@ -252,8 +252,8 @@ def test_a_lane_that_is_replaced_gives_its_batch_back_as_not_begun_and_has_the_n
         await world.until(lambda: world.lane.state == "warm" and world.lane.pid not in {None, pid})
         assert world.lane.warmed.is_set()
         refused = [reason for kind, _, reason in world.told if kind == "damaged"]
-        assert len(refused) == len(world.lane.cold_reasons) == len(world.lane.load_plan.loadables)
-        assert world.lane.warm_count == 0  # nothing in the store is signed
+        assert len(refused) == len(world.lane.held.cold_reasons) == len(world.lane.held.load_plan.loadables)
+        assert world.lane.held.warm_count == 0  # nothing in the store is signed
 
     in_world(story)
 
@@ -269,7 +269,7 @@ def test_a_lane_that_is_replaced_before_it_is_known_by_number_is_replaced_all_th
         try:
             await world.until(lambda: world.lane.state == "warm")
             assert world.lane.restarts == 1
-            assert world.lane.warm_count == 0
+            assert world.lane.held.warm_count == 0
         finally:
             await world.lane.stop(WAIT_S_MAX)
 
@@ -282,11 +282,11 @@ def test_replacing_a_lane_time_and_again_while_it_loads_makes_no_executable_a_su
         world.lane.start()
         try:
             for turn in range(1, 6):
-                await world.until(lambda: world.lane.load_plan is not None and not world.lane.loaded)
+                await world.until(lambda: world.lane.held.load_plan is not None and not world.lane.held.loaded)
                 world.lane.replace(ANYONE)
                 await world.until(lambda turn=turn: world.lane.restarts == turn)
             await world.until_warm()
-            assert world.lane.cold_reasons == {}
+            assert world.lane.held.cold_reasons == {}
         finally:
             await world.lane.stop(WAIT_S_MAX)
 
@@ -306,20 +306,20 @@ def test_a_cold_executable_is_loaded_again_only_from_another_content_than_the_on
         world.lane.start()
         try:
             await world.until(lambda: world.lane.state == "warm")
-            ((number, reason),) = world.lane.cold_reasons.items()
+            ((number, reason),) = world.lane.held.cold_reasons.items()
             assert "its lengths say otherwise" in reason
-            assert world.lane.tried == {number: digest(sound[:-1])}
-            warm = world.lane.warm_count
+            assert world.lane.held.tried == {number: digest(sound[:-1])}
+            warm = world.lane.held.warm_count
             assert world.lane.retry(number, path, digest(sound[:-1])) is False
             path.unlink()
             path.write_bytes(sound)
             assert world.lane.retry(number, path, digest(sound)) is True
             assert world.lane.state == "loading"
             await world.until(lambda: world.lane.state == "warm")
-            assert (world.lane.warm_count, world.lane.cold_reasons) == (warm + 1, {})
+            assert (world.lane.held.warm_count, world.lane.held.cold_reasons) == (warm + 1, {})
             world.lane.replace(ANYONE)
             await world.until(lambda: world.lane.restarts == 1)
-            assert world.lane.tried == {}  # by the next process
+            assert world.lane.held.tried == {}  # by the next process
         finally:
             await world.lane.stop(WAIT_S_MAX)
 
@@ -333,13 +333,13 @@ def test_nothing_is_loaded_again_by_a_lane_that_is_to_stop(own_store, fingerprin
         world = World(own_store, zygote)
         world.lane.start()
         await world.until(lambda: world.lane.state == "warm")
-        (number,) = world.lane.cold_reasons
+        (number,) = world.lane.held.cold_reasons
         stopping = asyncio.ensure_future(world.lane.stop(WAIT_S_MAX))  # noqa: TID251  awaited below
         await asyncio.sleep(0)
         assert world.lane.state == "stopped"
-        if world.lane.load_plan is not None:
+        if world.lane.held.load_plan is not None:
             assert world.lane.retry(number, own_store, "content") is False
-            world.lane.extend(world.lane.load_plan)
+            world.lane.extend(world.lane.held.load_plan)
         world.lane.replace(ANYONE)
         await stopping
         assert world.lane.state == "stopped"
@@ -400,7 +400,7 @@ def with_puppet(tiny_store):
     def run(coroutine):
         async def main():
             world, puppet = World(tiny_store, None), Puppet()
-            world.lane._zygote = puppet
+            world.lane._process._zygote = puppet
             world.lane.start()
             await coroutine(world, puppet)
             puppet.ours.close()
@@ -421,8 +421,8 @@ def test_two_crashes_while_it_loads_a_content_speak_against_that_and_two_kills_d
             puppet.say(messages.Loading(executable=load.executable, content="content"))
             puppet.end(status)
         await puppet.begin(fingerprint)
-        assert world.lane.gave_up(load.key)
-        assert world.lane.deadly(load.key) == ({"content"} if is_deadly else frozenset())
+        assert world.lane.held.loads.gave_up(load.key)
+        assert world.lane.held.loads.deadly(load.key) == ({"content"} if is_deadly else frozenset())
 
     with_puppet(story)
 
@@ -433,11 +433,11 @@ def test_what_a_lane_said_last_is_heard_though_it_left_something_unread(with_pup
     async def story(world, puppet):
         load = await puppet.begin(fingerprint)
         puppet.say(messages.Loading(executable=load.executable, content="content"))
-        world.lane._send(messages.Ask())
+        world.lane._process.send(messages.Ask())
         puppet.end(-signal.SIGSEGV)
         _, _, reason = await world.until_told(1)
         assert reason == f"the primary lane died with status {-signal.SIGSEGV}"
-        assert set(world.lane._loads._crashes) == {(load.key, "content")}
+        assert set(world.lane.held.loads._crashes) == {(load.key, "content")}
         await puppet.begin(fingerprint)
 
     with_puppet(story)
@@ -473,7 +473,7 @@ def test_a_suspect_is_loaded_when_the_batch_that_runs_is_done(with_puppet, finge
         world.lane.submit(batch)
         assert isinstance(await puppet.hear(messages.Run), messages.Run)
         puppet.say(messages.Warm(executable=first.executable, stages=[]))
-        await world.until(lambda: world.lane.warm_count == 1)
+        await world.until(lambda: world.lane.held.warm_count == 1)
         with pytest.raises(BlockingIOError):
             puppet.ours.recv(1)
         puppet.say(messages.Done(start_ns=1, end_ns=2))

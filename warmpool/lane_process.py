@@ -1,0 +1,140 @@
+"""The process of a lane, as the front sees it: forked, spoken to, and heard to its end. One at a time.
+
+Everything here happens in the event loop's thread, in callbacks that do not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from warmpool import messages
+from warmpool.datagram import MESSAGE_BYTES_MAX
+from warmpool.standing_zygote import StandingZygote
+
+log = logging.getLogger(__name__)
+
+
+class LaneProcess:
+    """The process that a lane has now, if it has one.
+
+    Args:
+        name: Of the lane.
+        zygote: Forks it.
+        heard: Is told each message; if that fails, the process is ended, since nobody knows what is so any more.
+        ended: Is told the status of one that is gone, None if `end` ended it. There is no process by then.
+
+    Attributes:
+        pid: None until it is known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        zygote: StandingZygote,
+        heard: Callable[[messages.FromLane], None],
+        ended: Callable[[int | None], None],
+    ) -> None:
+        self.pid: int | None = None
+        self._name = name
+        self._zygote = zygote
+        self._heard = heard
+        self._ended = ended
+        self._doomed = False
+        self._channel: socket.socket | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def there(self) -> bool:
+        """Whether there is one, as far as is known."""
+        return self._channel is not None
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether there is none, or its end is there to be read."""
+        if self._channel is None:
+            return True
+        try:
+            next_message = self._channel.recv(32, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+        return not next_message or next_message.startswith(b'{"exit"')
+
+    def start(self, argument: dict[str, Any], descriptor: int) -> None:
+        """Fork it. What the zygote raises is passed on."""
+        self._doomed = False
+        self._channel = self._zygote.current.fork(
+            "warmpool.lane:main",
+            argument,
+            descriptors=(descriptor,),
+            orphan=True,  # a lane outlives its zygote: losing the one must not lose the others
+        )
+        self._channel.setblocking(False)
+        self._loop.add_reader(self._channel, self._readable)
+
+    def send(self, message: messages.FromFront) -> None:
+        """Say something. There has to be one; it may have died meanwhile."""
+        assert self._channel is not None
+        # Where it has died, reading its end of file is about to handle everything.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._channel.send(messages.encode(message))
+
+    def end(self) -> None:
+        """Kill it, if there is one, as soon as it is known by number; what it is doing is not to blame."""
+        self._doomed = self.there
+        self._end_doomed()
+
+    def kill(self) -> None:
+        """Kill it, if it is known by number."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # its end is about to be read
+                os.kill(self.pid, signal.SIGKILL)
+
+    def give_up(self, error: Exception) -> None:
+        """End one about which the front knows no more what is so: the next one begins from nothing."""
+        log.error("what a lane said cannot be dealt with", exc_info=error, extra={"lane": self._name})
+        if self.there:  # else it was its death that could not be dealt with, and the next one is on its way
+            self.kill()
+            self._gone(-signal.SIGKILL)
+
+    def _readable(self) -> None:
+        while self._channel is not None:
+            try:
+                data = self._channel.recv(MESSAGE_BYTES_MAX)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # told once, of what it left unread: what it said before comes all the same
+                continue
+            try:
+                self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
+            except Exception as error:  # noqa: BLE001  it is logged
+                self.give_up(error)
+
+    def _received(self, message: messages.FromLane | messages.Born | messages.Gone) -> None:
+        match message:
+            case messages.Born():
+                self.pid = message.pid
+                self._end_doomed()
+            case messages.Gone():
+                self._gone(message.exit)
+            case _:
+                self._heard(message)
+
+    def _end_doomed(self) -> None:
+        if self._doomed:
+            self.kill()
+
+    def _gone(self, status: int) -> None:
+        assert self._channel is not None
+        self._loop.remove_reader(self._channel)
+        self._channel.close()
+        self._channel, self.pid = None, None
+        self._ended(None if self._doomed else status)
