@@ -146,7 +146,8 @@ class EncryptedStore:
 
     def _decrypted(self, path: str, envelope: BinaryIO, chunks_max: int | None = None) -> Iterator[bytes]:
         if self.keys is None:
-            raise StoreUnavailable(f"{path!r} is encrypted: give the key as encryption_key")
+            lacking = f"{path!r} is encrypted: give the key as encryption_key"
+            raise StoreUnavailable(lacking, told=lacking)
         limit = {} if chunks_max is None else {"chunks_max": chunks_max}
         return decrypt(path, envelope, self.keys.secret, **limit)
 

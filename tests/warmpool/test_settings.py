@@ -67,7 +67,7 @@ def test_what_opens_a_store_is_read_alone_by_commands_that_do_not_serve():
 )
 def test_one_document_and_lines_of_an_audit_log_do_not_go_to_the_same_place(flags, environment):
     flags |= {"store": "s"}
-    with pytest.raises(SettingError, match="^audit_log is '-', allowed with --json: a file"):
+    with pytest.raises(SettingError, match=r"^audit_log is '-', allowed with --json: a file"):
         read_settings(StoreSettings, flags | {"json": True}, environment)
     assert read_settings(StoreSettings, flags | {"json": False}, environment).audit_log == "-"
     assert read_settings(StoreSettings, flags | {"json": True, "audit_log": "file"}, environment).audit_log == "file"
