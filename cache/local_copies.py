@@ -31,7 +31,6 @@ ROOM = 16  # one part in so many of a full folder is freed at once; half of it w
 LOOK_S = 0.01  # how often a lock is tried that somebody else has
 HOLD_S_MAX = 1.0  # who removes or finishes a copy has it locked for a moment
 STANDSTILL_S_MAX = 30.0  # for how long the copy that another process makes may not grow
-REMAINS_S_MAX = 24 * 3600.0  # after which a copy in the making is looked at as one that was given up
 
 
 class Unkept(Exception):
@@ -47,8 +46,8 @@ class LocalCopies:
 
     Args:
         folder: It is made with the first copy.
-        bytes_max: All copies together. What processes write at the same time can exceed it, each by no more than a
-            32nd of it or one copy; so can copies that are held.
+        bytes_max: All copies together, with those in the making. What processes write at the same time can exceed it,
+            each by no more than a 32nd of it or one copy; so can copies that are held.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -173,15 +172,13 @@ class LocalCopies:
             self._bytes, self._unseen_bytes = there, 0
 
     def _found(self) -> Iterator[tuple[int, int, Path]]:
-        """(last use, size, file) of every copy; what was left in the making is removed."""
+        """(last use, size, file) of every copy, also in the making; what nobody goes on making is removed."""
         for parent, _, names in self.folder.walk():
             for file in (parent / name for name in names):
                 with suppress(OSError):
                     status = file.stat()
-                    if not file.name.startswith(_UNFINISHED):
+                    if not (file.name.startswith(_UNFINISHED) and _removed(file)):
                         yield status.st_atime_ns, status.st_size, file
-                    elif status.st_mtime < time.time() - REMAINS_S_MAX:
-                        _removed(file)
 
     def _take(self, path: str, file: Path, descriptor: int) -> bool:
         """Hold a copy by this descriptor, unless somebody removed it meanwhile."""

@@ -429,20 +429,30 @@ def test_use_changes_nothing_by_which_others_see_that_a_file_was_changed(store, 
     assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
 
 
-def test_remains_of_killed_processes_go_when_room_is_made_a_day_later(small, far):
-    fill(far, *"abcdefghijkl")
-    small.get("executables/a")
-    remains = small.folder / "objects" / "executables" / ".unfinished-x"
-    remains.write_bytes(b"half")
-    for name in "bcdefghijkl":
+def test_remains_of_killed_processes_go_as_soon_as_room_is_made(small, far):
+    fill(far, *"abcdefghij")
+    remains = [small.folder / "objects" / folder / ".unfinished-x" for folder in ("executables", "weights")]
+    for file in remains:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(MIB))
+    for name in "abcdefghij":
         small.get(f"executables/{name}")
-    assert remains.exists()
-    os.utime(remains, (0, time.time() - local_copies.REMAINS_S_MAX - 60))
-    small.discard("executables/l")
-    fill(far, *"mnopqrstuvwxyz")
-    for name in "mnopqrstuvwxyz":
-        small.get(f"executables/{name}")
-    assert not remains.exists()
+    assert [file for file in remains if file.exists()] == []
+    assert len(copies_of(small)) >= 9, "what was removed counts all the same"
+
+
+def test_copies_in_the_making_count_and_stay(small, far):
+    fill(far, *"abcdefghij")
+    making = small.folder / "objects" / "weights" / ".unfinished-x"
+    making.parent.mkdir(parents=True)
+    making.write_bytes(bytes(MIB // 2))
+    with making.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        for name in "abcdefghij":
+            small.get(f"executables/{name}")
+        assert making.exists()
+    assert len(copies_of(small)) <= 5
+    assert "executables/j" in copies_of(small)
 
 
 def test_more_files_can_be_held_than_the_system_allows_at_first(far, tmp_path):
