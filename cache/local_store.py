@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from cache.errors import NotStored, StoreUnavailable
+from cache.errors import NotStored, StoreUnavailable, not_read
 from cache.layout import folder_of
 from cache.store import Entry, is_path, require_path
 
@@ -42,13 +42,13 @@ class LocalStore:
 
     def get(self, path: str, *, bytes_max: int | None = None) -> bytes:
         file = self._file(path)
-        with _reading(path), file.open("rb") as stream:
+        with self._reading(path), _open_file(file) as stream:
             return stream.read(-1 if bytes_max is None else bytes_max)
 
     def read_into(self, path: str, stream: BinaryIO) -> None:
         """Write the object's content to a stream, without holding it in memory; NotStored if there is none."""
         file = self._file(path)
-        with _reading(path), file.open("rb") as content:
+        with self._reading(path), _open_file(file) as content:
             shutil.copyfileobj(content, stream, 1 << 20)
 
     def put(self, path: str, data: bytes) -> None:
@@ -60,10 +60,14 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         file = self._file(path)
-        with _reaching(path), suppress(*_ABSENT):
-            file.stat()
-            with self._comparing(path):
-                file.unlink()
+        with _reaching(path):
+            try:
+                file.lstat()
+                with self._comparing(path):
+                    file.unlink()
+            except OSError as error:
+                if not self._is_absent(path, error):
+                    raise
 
     def touch(self, path: str) -> None:
         file = self._file(path)
@@ -80,23 +84,23 @@ class LocalStore:
         with _reaching(folder):
             try:
                 return sorted(found.name for found in below.iterdir() if is_path(found.name))
-            except _ABSENT:
-                return []
+            except OSError as error:
+                if self._is_absent(folder, error):
+                    return []
+                raise
 
     def entries(self, folder: str) -> Iterator[Entry]:
         top = self._file(folder) if folder else self.root
         with _reaching(folder or "."):
-            for parent, _, names in top.walk(on_error=_raise_unless_absent):
-                for file in (parent / name for name in names):
-                    path = file.relative_to(self.root).as_posix()
-                    if is_path(path):
-                        with suppress(*_ABSENT):  # removed meanwhile
-                            status = file.stat()
-                            yield Entry(path, status.st_size, status.st_mtime, _generation(status))
+            for parent, folders, names in top.walk(on_error=lambda error: self._raise_if_asked(folder, error)):
+                folders[:] = filter(is_path, folders)
+                for path in ((parent / name).relative_to(self.root).as_posix() for name in names):
+                    if is_path(path) and (status := self._found(path)):
+                        yield Entry(path, status.st_size, status.st_mtime, _generation(status))
 
     def local_path(self, path: str) -> Path:
         file = self._file(path)
-        with _reading(path):
+        with self._reading(path):
             if not stat.S_ISREG(file.stat().st_mode):
                 raise NotStored(path)
         return file
@@ -107,7 +111,7 @@ class LocalStore:
 
     def get_versioned(self, path: str) -> tuple[bytes, str]:
         file = self._file(path)
-        with _reading(path), file.open("rb") as stream:
+        with self._reading(path), _open_file(file) as stream:
             return stream.read(), _generation(os.fstat(stream.fileno()))
 
     def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
@@ -142,10 +146,38 @@ class LocalStore:
             os.close(lock)
 
     def _found(self, path: str) -> os.stat_result | None:
-        with suppress(*_ABSENT):
+        try:
             status = self._file(path).stat()
-            return status if stat.S_ISREG(status.st_mode) else None
-        return None
+        except OSError as error:
+            if self._is_absent(path, error):
+                return None
+            raise
+        return status if stat.S_ISREG(status.st_mode) else None
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        with _reaching(path):
+            try:
+                yield
+            except OSError as error:
+                if self._is_absent(path, error):
+                    raise NotStored(path) from error
+                if isinstance(error, PermissionError):
+                    raise not_read(path, error) from error
+                raise
+
+    def _is_absent(self, path: str, error: OSError) -> bool:
+        """Whether an error says that there is no object or folder; a loop of links is none, but for a whole folder."""
+        if error.errno != errno.ELOOP:
+            return isinstance(error, _ABSENT) or error.errno == errno.ENXIO  # a socket
+        top = path.partition("/")[0]
+        return top != path and (self.root / top).exists()
+
+    def _raise_if_asked(self, folder: str, error: OSError) -> None:
+        """Who lists a whole store does not ask for what lies beside its folders, and may be forbidden to us."""
+        path = Path(error.filename).relative_to(self.root).as_posix()
+        if not self._is_absent(path, error) and (folder or path == "." or folder_of(f"{path}/x")):
+            raise error
 
     def _file(self, path: str) -> Path:
         return self.root / require_path(path)
@@ -213,9 +245,13 @@ def _lock(descriptor: int) -> None:
         time.sleep(_LOOK_S)
 
 
-def _raise_unless_absent(error: OSError) -> None:
-    if not isinstance(error, _ABSENT):
-        raise error
+def _open_file(file: Path) -> BinaryIO:
+    """Open what is a file, and no pipe or device, at which a reader might wait for ever."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "it is no file", str(file))
+    return os.fdopen(descriptor, "rb")
 
 
 def _date(file: Path, before: os.stat_result | None) -> str:
@@ -255,15 +291,6 @@ def _remove_remains(folder: Path) -> None:
         with suppress(OSError):  # somebody else's, or removed meanwhile: no reason not to put
             if unfinished.stat().st_mtime < oldest_s:
                 unfinished.unlink()
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    with _reaching(path):
-        try:
-            yield
-        except _ABSENT as error:
-            raise NotStored(path) from error
 
 
 @contextmanager

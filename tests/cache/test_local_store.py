@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import signal
+import socket
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +112,94 @@ def unprivileged():
         yield
     finally:
         os.seteuid(0)
+
+
+# What is no object
+
+
+@pytest.fixture
+def odd(store):
+    """A store with what nobody stored: a pipe that nobody writes to, a socket, loops of links, and an object."""
+    store.put("models/toy/serving.json", b"{}")
+    folder = store.root / "executables"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    os.mkfifo(store.root / "models" / "toy" / "manifest.json")
+    (folder / "zero").symlink_to("/dev/zero")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "folder").mkdir()
+    (store.root / "models" / "round").symlink_to(store.root / "models" / "round")
+    with socket.socket(socket.AF_UNIX) as listening:
+        before = Path.cwd()
+        os.chdir(folder)  # the name of a socket has to be short
+        try:
+            listening.bind("socket")
+        finally:
+            os.chdir(before)
+        yield store
+
+
+ODD = [
+    *(f"executables/{name}" for name in ("pipe", "socket", "zero", "loop", "folder")),
+    "models/toy/manifest.json",
+    "models/round/serving.json",
+]
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_what_is_no_file_is_no_object_and_nobody_waits_for_it(odd, path):
+    reads = (odd.get, odd.get_versioned, odd.local_path, odd.touch, lambda path: odd.read_into(path, io.BytesIO()))
+    for read in reads:
+        with pytest.raises(NotStored):
+            read(path)
+    assert odd.delete_if(path, "0-0") is False
+
+
+def test_the_names_and_entries_of_a_store_are_told_whatever_else_lies_there(odd):
+    assert [entry.path for entry in odd.entries("")] == ["models/toy/serving.json"]
+    assert list(odd.entries("executables")) == []
+    assert odd.names("models/round") == []
+
+
+@pytest.mark.parametrize("name", ["pipe", "socket", "zero", "loop"])
+def test_what_is_no_file_can_be_replaced_and_removed(odd, name):
+    path = f"executables/{name}"
+    odd.delete(path)
+    assert name not in odd.names("executables")
+    assert odd.put_if(path, b"x", None) is not None
+    assert odd.get(path) == b"x"
+
+
+def test_a_folder_of_a_store_that_is_a_loop_of_links_is_not_an_empty_one(store):
+    """Else all that its documents name could be removed."""
+    store.put("weights/w", b"x")
+    (store.root / "models").symlink_to(store.root / "models")
+    for call in (lambda: store.names("models"), lambda: store.get("models/m/serving.json")):
+        with pytest.raises(StoreUnavailable, match="symbolic links"):
+            call()
+
+
+@pytest.fixture
+def everybodys():
+    """A store that every user of the machine may read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        store = LocalStore(Path(folder))
+        store.put("weights/w", b"x")
+        yield store
+
+
+@pytest.mark.parametrize("name", ["lost+found", "notes"])
+def test_a_folder_that_is_not_ours_and_closed_to_us_disturbs_nobody(everybodys, name):
+    (everybodys.root / name).mkdir(mode=0)
+    with unprivileged():
+        assert [entry.path for entry in everybodys.entries("")] == ["weights/w"]
+
+
+def test_a_folder_that_is_ours_and_closed_to_us_is_not_an_empty_one(everybodys):
+    (everybodys.root / "models").mkdir(mode=0)
+    with unprivileged(), pytest.raises(StoreUnavailable, match="Permission denied"):
+        list(everybodys.entries(""))
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=KEEP_DAYS,
         metavar="N",
         help="how long executables stay for a kind of machine that nobody sees (2 at least), and what goes by the time "
-        "when it was written alone: quarantined objects, shared entries of JAX's cache (%(default)g); word of machines stays",
+        "when it was written: quarantined objects, shared entries of JAX's cache (%(default)g); word of machines stays",
     )
     parser.add_argument(
         "--forget-unseen",
