@@ -61,8 +61,13 @@ def open_store(settings: StoreSettings, *, read_through: bool = False) -> Signed
 
 def raw_store(uri: str) -> Store:
     """The store of a URI, bare: nothing is signed or checked."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise ValueError(f"store {uri!r}: it cannot be read as a URI ({error}); use {URIS}") from None
     if parts.scheme == "file":
+        if "?" in uri or "#" in uri:
+            raise ValueError(f"store {uri!r}: a file URI has no query or fragment; write ? as %3F and # as %23")
         if parts.netloc or not parts.path.startswith("/"):
             raise ValueError(f"store {uri!r}: a file URI has three slashes and an absolute path, as file:///folder")
         return LocalStore(Path(unquote(parts.path)))

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from cache.errors import NotStored
+from cache.errors import NotStored, StoreUnavailable
 from cache.records import READ_BYTES_MAX, coordinated
 from cache.store import Store, is_path
 
@@ -72,7 +72,12 @@ def quarantine(store: Store, path: str, reason: str, generation: str | None = No
             store.put(kept.kept_at, data)
     except NotStored:
         return None
-    store.put(f"{place}/{_REASON}", msgspec.json.encode(said))
+    try:
+        store.put(f"{place}/{_REASON}", msgspec.json.encode(said))
+    except StoreUnavailable:  # the disk is full: a copy that nobody hears of would only fill it more
+        with suppress(StoreUnavailable):
+            store.delete(kept.kept_at)
+        raise
     if not store.delete_if(path, found):
         _forget(store, kept)
         return None

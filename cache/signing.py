@@ -7,11 +7,13 @@ one. Keys of people who publish and keys of a fleet's own workers are ordinary k
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +25,12 @@ from cache.errors import Discredited, Untrusted
 if TYPE_CHECKING:  # 11 ms of import, which only a process that meets a signature pays
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+log = logging.getLogger(__name__)
+
 KEY_ID_BYTES = 32
 KEY_ID_FORM = f"{2 * KEY_ID_BYTES} hex digits"
 SIGNATURE_BYTES = 64
+_PEM = re.compile(rb"-----BEGIN [^\n]*-----.*?-----END [^\n]*-----", re.DOTALL)
 SHOWN_DIGITS = 16  # of a key's id, where a person reads it
 
 
@@ -56,13 +61,16 @@ class Signer:
 
     @classmethod
     def read(cls, path: Path) -> Signer:
-        """The key of a PEM file (PKCS 8). Raises KeyFileError."""
+        """The key of a PEM file (PKCS 8); warns if every user of the machine may read it. Raises KeyFileError."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         key = _parsed(path, lambda pem: load_pem_private_key(pem, password=None), "private")
         if not isinstance(key, Ed25519PrivateKey):
             raise KeyFileError(f"private key {path}: it is no Ed25519 key; make one with `warmpool cache keygen`")
+        with suppress(OSError):
+            if (mode := path.stat().st_mode) & 0o007:
+                log.warning("private key %s: every user may use it (its mode is %o); chmod 600 it", path, mode & 0o777)
         return cls(key)
 
     def write(self, path: Path) -> Path:
@@ -162,17 +170,19 @@ def key_id_of(public: bytes) -> str:
 
 
 def read_public_keys(places: Iterable[Path]) -> list[bytes]:
-    """Raw public keys out of PEM files, and out of every `*.pub` of a folder. Raises KeyFileError."""
+    """All raw public keys that are in PEM files, and in every `*.pub` of a folder. Raises KeyFileError."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     keys = []
     for place in places:
         for file in _key_files(place):
-            key = _parsed(file, load_pem_public_key, "public")
-            if not isinstance(key, Ed25519PublicKey):
-                raise KeyFileError(f"public key {file}: it is no Ed25519 key; make one with `warmpool cache keygen`")
-            keys.append(key.public_bytes_raw())
+            for key in _parsed(file, lambda pem: [*map(load_pem_public_key, _PEM.findall(pem) or [pem])], "public"):
+                if not isinstance(key, Ed25519PublicKey):
+                    raise KeyFileError(
+                        f"public key {file}: it is no Ed25519 key; make one with `warmpool cache keygen`"
+                    )
+                keys.append(key.public_bytes_raw())
     return keys
 
 
@@ -184,10 +194,12 @@ def _key_files(place: Path) -> list[Path]:
     return files
 
 
-def _parsed(path: Path, parse: Callable[[bytes], object], half: str) -> object:
+def _parsed[R](path: Path, parse: Callable[[bytes], R], half: str) -> R:
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
+        if path.is_fifo() and half == "public":  # whose other end nobody may ever open
+            raise OSError(errno.EINVAL, "it is a pipe")
         return parse(path.read_bytes())
     except OSError as error:
         raise KeyFileError(f"{half} key {path}: it cannot be read ({error.strerror})") from error

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cache.errors import Untrusted
-from cache.opening import open_store
+from cache.opening import open_store, raw_store
 from cache.settings import StoreSettings
 from cache.signing import Signer
 
@@ -148,3 +148,16 @@ def test_keys_that_are_given_beside_count_as_they_do_elsewhere(opened, keys):
     store.inner.put(PATH, store.inner.get(PATH).replace(b"{}", b"[]"))
     with pytest.raises(Untrusted, match="its signature is not that"):
         store.get(PATH)
+
+
+@pytest.mark.parametrize("uri", ["file:///x#y", "file:///x?y", "file:///x?", "file:///x#"])
+def test_a_file_uri_of_which_a_part_would_be_left_out_is_refused(uri):
+    with pytest.raises(ValueError, match=r"^store 'file:.*no query or fragment; write \? as %3F and # as %23$"):
+        raw_store(uri)
+    assert repr(raw_store("file:///x%23y%3Fz")) == "LocalStore('/x#y?z')"
+    assert repr(raw_store("/x#y?z")) == "LocalStore('/x#y?z')"
+
+
+def test_what_is_no_uri_is_told_of_the_store():
+    with pytest.raises(ValueError, match=r"^store '//\[x': it cannot be read as a URI \(.*\); use a folder's path"):
+        raw_store("//[x")

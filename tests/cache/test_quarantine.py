@@ -246,3 +246,20 @@ def test_whatever_is_set_aside_can_be_told_apart_and_comes_back_as_it_was(tmp_pa
         assert store.get(path) == data
         store.delete(path)
     assert paths_of(store) == set()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_copy_whose_reason_cannot_be_written_is_taken_back(store, path, monkeypatch):
+    """As on a full disk, which many such copies would only keep full."""
+    store.put(path, b"damaged")
+    put = store.put
+
+    def full(at, data):
+        if at.endswith("/reason.json"):
+            raise StoreUnavailable("No space left on device")
+        put(at, data)
+
+    monkeypatch.setattr(store, "put", full)
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        quarantine(store, path, "damaged")
+    assert paths_of(store) == {path}

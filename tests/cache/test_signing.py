@@ -344,3 +344,29 @@ def test_no_message_and_no_repr_shows_a_private_key(key_file):
     with pytest.raises(KeyFileError) as caught:
         read_public_keys([key_file])
     assert not [text for text in [*shown, str(caught.value)] if secret in text or bytes(range(32)).hex() in text]
+
+
+def test_every_public_key_of_a_file_counts(tmp_path):
+    for name, signer in (("a", SIGNER), ("b", OTHER)):
+        signer.write(tmp_path / name)
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"those of the team\n" + b"\n".join((tmp_path / name).read_bytes() for name in ("a.pub", "b.pub")))
+    assert read_public_keys([both]) == [SIGNER.public, OTHER.public]
+    both.write_bytes((tmp_path / "a.pub").read_bytes() + (tmp_path / "b").read_bytes())
+    with pytest.raises(KeyFileError, match="it is no PEM file of a public key"):
+        read_public_keys([both])
+
+
+def test_nobody_waits_for_a_pipe_that_is_to_hold_a_public_key(tmp_path):
+    os.mkfifo(tmp_path / "key.pub")
+    for place in (tmp_path / "key.pub", tmp_path):
+        with pytest.raises(KeyFileError, match=r"key\.pub: it cannot be read \(it is a pipe\)"):
+            read_public_keys([place])
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0o600, 0), (0o440, 0), (0o644, 1), (0o602, 1)])
+def test_a_private_key_that_every_user_may_use_is_warned_of(tmp_path, caplog, mode, told):
+    SIGNER.write(tmp_path / "key")
+    (tmp_path / "key").chmod(mode)
+    assert Signer.read(tmp_path / "key").key_id == SIGNER.key_id
+    assert caplog.text.count(f"private key {tmp_path / 'key'}: every user may use it (its mode is {mode:o})") == told
