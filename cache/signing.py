@@ -199,7 +199,7 @@ def _parsed[R](path: Path, parse: Callable[[bytes], R], half: str) -> R:
 
     try:
         if path.is_fifo() and half == "public":  # whose other end nobody may ever open
-            raise OSError(errno.EINVAL, "it is a pipe")
+            raise OSError(errno.EINVAL, "it is a pipe")  # noqa: TRY301
         return parse(path.read_bytes())
     except OSError as error:
         raise KeyFileError(f"{half} key {path}: it cannot be read ({error.strerror})") from error
