@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cache.audit import Fields
 from cache.errors import CacheError, told
 from cache.fetching import fetch, fetch_all
 from cache.fingerprint import Fingerprint
@@ -39,6 +40,17 @@ class Loadable:
     @property
     def title(self) -> str:
         return f"{self.method.model}:{self.method.name} {bucket_name(self.candidate.bucket)}"
+
+    @property
+    def audited(self) -> Fields:
+        """What an audit log says of it."""
+        return {
+            "model": self.method.model,
+            "version": self.method.version,
+            "method": self.method.name,
+            "bucket": bucket_name(self.candidate.bucket),
+            "key": self.message.key,
+        }
 
 
 @dataclass(slots=True)

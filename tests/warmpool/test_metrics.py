@@ -26,6 +26,11 @@ class Lane:
     batch: Any = None
     restarts: int = 0
 
+    @property
+    def held(self):
+        """It is its own `Holdings`."""
+        return self
+
 
 @dataclass
 class Queues:
