@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cache.encryption import SECRET_BYTES, DataKey
-from cache.errors import Damaged, StoreUnavailable
+from cache.errors import Damaged, StoreUnavailable, Unreadable
 from cache.signing import KeyFileError
 
 if TYPE_CHECKING:
@@ -181,6 +181,11 @@ class DataKeys:
     def __repr__(self) -> str:
         return f"DataKeys({list(self._wrapping.values())!r})"
 
+    @property
+    def first(self) -> str:
+        """The name of the key that wraps new ones."""
+        return self._first.name
+
     def current(self) -> DataKey:
         """The key for what is stored by this process. Raises StoreUnavailable."""
         with self._lock:
@@ -195,13 +200,14 @@ class DataKeys:
 
         Raises:
             Damaged: It did not wrap that.
-            StoreUnavailable: No key of that name is given here, which is no fault of what it wrapped; or it cannot be
-                asked.
+            Unreadable: No key of that name is given here, which is no fault of what it wrapped.
+            StoreUnavailable: It cannot be asked.
         """
         key = self._wrapping.get(name)
         if key is None:
             known = ", ".join(sorted(self._wrapping))
-            raise StoreUnavailable(f"its data key is wrapped by {name!r}, encryption_key gives {known}")
+            reason = f"its data key is wrapped by {name!r}, encryption_key gives {known}"
+            raise Unreadable(reason, told="it is encrypted with a key that is not given here")
         with self._lock:  # a start reads many objects of one publish at once: one of them asks
             secret = self._secrets.get((name, wrapped))
             if secret is None:

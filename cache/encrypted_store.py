@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cache.data_keys import DataKeys
-from cache.encryption import CHUNK_BYTES, MAGIC, decrypt, encrypt, encrypted_bytes, is_envelope, prefix_bytes_max
-from cache.errors import NotStored, StoreUnavailable
+from cache.encryption import (
+    CHUNK_BYTES,
+    MAGIC,
+    decrypt,
+    encrypt,
+    encrypted_bytes,
+    is_envelope,
+    prefix_bytes_max,
+    wrapped_by,
+)
+from cache.errors import NotStored, StoreUnavailable, Unreadable, not_read
 from cache.layout import folder_of
 from cache.memory_files import MemoryFiles
 from cache.store import Entry, Store
@@ -50,13 +59,21 @@ class EncryptedStore:
 
         Raises:
             Damaged: It was changed, or lay elsewhere.
-            StoreUnavailable: It is encrypted under a key that is not given here, or that cannot be asked: that is no
-                fault of the object, which whoever has the key can read.
+            Unreadable: It is encrypted under a key that is not given here, which whoever has the key can read.
+            StoreUnavailable: The key cannot be asked.
         """
         if not _is_secret(path):
             return self.inner.get(path, bytes_max=bytes_max)
         stored = self.inner.get(path, bytes_max=None if bytes_max is None else prefix_bytes_max(bytes_max))
         return self._content(path, stored, bytes_max)
+
+    def wrapped_by(self, path: str) -> str | None:
+        """The name of the key that an object is encrypted under, "" for none; None if it need not be encrypted.
+
+        Raises:
+            Damaged, Foreign: That cannot be read.
+        """
+        return wrapped_by(path, self.inner.get(path, bytes_max=prefix_bytes_max(0))) if _is_secret(path) else None
 
     def put(self, path: str, data: bytes) -> None:
         self.inner.put(path, self._stored(path, data))
@@ -147,7 +164,7 @@ class EncryptedStore:
     def _decrypted(self, path: str, envelope: BinaryIO, chunks_max: int | None = None) -> Iterator[bytes]:
         if self.keys is None:
             lacking = f"{path!r} is encrypted: give the key as encryption_key"
-            raise StoreUnavailable(lacking, told=lacking)
+            raise Unreadable(lacking, told=lacking)
         limit = {} if chunks_max is None else {"chunks_max": chunks_max}
         return decrypt(path, envelope, self.keys.secret, **limit)
 
@@ -166,7 +183,7 @@ def _opened(path: str, file: Path) -> BinaryIO:
     except FileNotFoundError:
         raise NotStored(path) from None
     except OSError as error:
-        raise StoreUnavailable(f"{path!r}: {error.strerror or error}") from error
+        raise not_read(path, error) from error
 
 
 def _is_secret(path: str) -> bool:

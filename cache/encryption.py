@@ -105,7 +105,8 @@ def decrypt(
     Raises:
         Damaged: A chunk is not what was encrypted for this place in this object under this path.
         Foreign: The envelope is of a format that this release does not know.
-        StoreUnavailable: The data key cannot be had.
+        Unreadable: The key that wrapped its data key is not given.
+        StoreUnavailable: The data key cannot be had now.
     """
     from cryptography.exceptions import InvalidTag
 
@@ -115,7 +116,7 @@ def decrypt(
     except Damaged as error:
         raise Damaged(repr(path), error.reason) from error
     except StoreUnavailable as error:
-        raise StoreUnavailable(f"{path!r} cannot be decrypted: {error}") from error
+        raise type(error)(f"{path!r} cannot be decrypted: {error}", error.told) from error
     chunks = _Chunks(secret, salt, start + path.encode())
     sealed = envelope.read(_SEALED_BYTES)
     for number in range(chunks_max):
@@ -133,6 +134,15 @@ def decrypt(
 def encrypted_bytes(path: str, content: bytes, key: DataKey) -> bytes:
     """The whole envelope."""
     return b"".join(encrypt(path, io.BytesIO(content), key))
+
+
+def wrapped_by(path: str, stored: bytes) -> str:
+    """The name of the key that the start of what is stored under a path names; "" if it is not encrypted.
+
+    Raises:
+        Damaged, Foreign: As `decrypt`.
+    """
+    return _read_header(path, io.BytesIO(stored))[1] if is_envelope(stored) else ""
 
 
 def prefix_bytes_max(content_bytes: int) -> int:

@@ -11,6 +11,7 @@ CacheError
 ├── NotMadeYet       another process of the fleet is still making it: wait longer
 ├── LeaseLost        another process does by now what this one held a lease for: both results are good
 └── StoreUnavailable the store cannot be read or written now: keep what is warm, try again later
+    └── Unreadable   this object cannot be read by this process, others can: name it, go on with the rest
 """
 
 
@@ -100,6 +101,21 @@ class StoreUnavailable(CacheError):
     def __init__(self, message: str, told: str = "the store cannot be read or written now; the log says why") -> None:
         super().__init__(message)
         self.told = told
+
+
+class Unreadable(StoreUnavailable):
+    """One object cannot be read here: there is no permission for it, or not the key. It may well be sound.
+
+    Who asks for many goes on with the others; nobody replaces or removes it for that alone.
+    """
+
+
+def not_read(path: str, error: OSError) -> StoreUnavailable:
+    """What it means that the file of an object cannot be read."""
+    reason = f"{path!r}: {error.strerror or error}"
+    if isinstance(error, PermissionError):
+        return Unreadable(reason, told="there is no permission to read it")
+    return StoreUnavailable(reason)
 
 
 def told(error: Exception) -> str:

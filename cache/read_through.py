@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from cache.errors import CacheError, NotStored, StoreUnavailable
+from cache.errors import CacheError, NotStored, StoreUnavailable, Unreadable
 from cache.layout import folder_of
 from cache.local_copies import LocalCopies, Unkept
 from cache.local_store import LocalStore
@@ -281,6 +281,8 @@ class ReadThroughStore:
     def _ask[T](self, question: Callable[[Remote], T], *, hastily: bool = False) -> T:
         try:
             answer = question(self._hasty if hastily or self._is_away() else self.remote)
+        except Unreadable:  # of this object alone
+            raise
         except StoreUnavailable as error:
             if self._away_since_s is None:
                 log.warning("store is away: documents are those that it had last", extra={"reason": str(error)})

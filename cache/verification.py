@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cache.artifact import Kind, unpack
-from cache.errors import Damaged, Discredited, Foreign, NotStored, StoreUnavailable, Untrusted
+from cache.errors import Damaged, Discredited, Foreign, NotStored, Untrusted, not_read
 from cache.ingredients import digest_ingredients
 from cache.layout import Folder, folder_of
 from cache.quarantine import Kept, quarantine
@@ -41,7 +41,8 @@ def check(store: SignedStore, path: str, artifact: bytes | None = None) -> Check
 
     Raises:
         NotStored: It is gone.
-        StoreUnavailable: It cannot be read now, which says nothing of it.
+        Unreadable: It cannot be read by this process, which says nothing of it.
+        StoreUnavailable: Nor does that.
     """
     try:
         return Checked(ingredients=_read(store, path, artifact))
@@ -126,7 +127,7 @@ def _weights(store: SignedStore, path: str, digest: str) -> None:
     except FileNotFoundError:
         raise NotStored(path) from None
     except OSError as error:
-        raise StoreUnavailable(f"{path!r}: {error.strerror or error}") from error
+        raise not_read(path, error) from error
     finally:
         store.discard(path)  # decrypted, it would take up memory for as long as the store object lives
     if found != digest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cache.errors import Damaged, NotStored, Untrusted
+from cache.errors import Damaged, NotStored, Unreadable, Untrusted
 from cache.fingerprint import Fingerprint
 from cache.records import decoded
 from cache.signed_store import SignedStore
@@ -109,7 +109,7 @@ def _read[R: (Manifest, Serving, Target)](
         record = decoded(store.get(path), kind)
     except NotStored:
         return None
-    except (Damaged, Untrusted, msgspec.MsgspecError) as error:
+    except (Damaged, Unreadable, Untrusted, msgspec.MsgspecError) as error:
         problems[path] = str(error)
         return None
     if record.format != stored.FORMAT:

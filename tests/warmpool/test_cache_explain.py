@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from cache.artifact import pack, peek, sign, unpack
+from cache.data_keys import FileKey, read_keys
+from cache.encrypted_store import EncryptedStore
 from cache.failures import Failure, record
 from cache.ingredients import digest_ingredients
 from cache.local_store import LocalStore
@@ -315,3 +317,24 @@ def test_a_model_that_is_not_served_asks_for_a_version(store):
     assert_refused(run(store, "tiny"), "no version of 'tiny' is served", "allowed with --version: 1")
     store.put(stored.serving_path("tiny"), encode(Serving(stable="1")))
     assert run(store, "tiny", "batch=1", "--method", "predict").returncode == 0
+
+
+def test_what_cannot_be_read_here_is_said_so_and_the_rest_explained(store, tmp_path):
+    machine = explained(store, "tiny", status=0)
+    first = machine["executables"][0]["key"]
+    FileKey.write(tmp_path / "lost")
+    encrypted = EncryptedStore(store, read_keys(str(tmp_path / "lost")))
+    encrypted.put(executable_path(first), store.get(executable_path(first)))
+    found = explained(store, "tiny", status=1)["executables"]
+    assert [one["key"] for one in found if one["state"] != "hit"] == [first]
+    assert (found[0]["state"], found[0]["reason"]) == (
+        "unreadable",
+        f"{executable_path(first)!r} is encrypted: give the key as encryption_key",
+    )
+
+
+def test_a_model_whose_manifest_cannot_be_read_is_not_just_said_to_be_unpublished(store):
+    (version,) = set(store.names("models/tiny")) - {"serving.json"}
+    path = stored.manifest_path("tiny", version)
+    store.put(path, b"{}")
+    assert_refused(run(store, "tiny"), "model 'tiny' is not published", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import subprocess
@@ -14,6 +15,8 @@ from cache.artifact import Kind, pack, unpack
 from cache.audit import LINE_BYTES_MAX
 from cache.data_keys import FileKey, read_keys
 from cache.encrypted_store import EncryptedStore
+from cache.errors import not_read
+from cache.local_store import LocalStore
 from cache.quarantine import Kept, quarantined
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
@@ -75,6 +78,7 @@ def test_a_sound_store_is_said_to_be_so(cared, capsys, verify):
             "untrusted": {},
             "quarantined": [],
             "missing": {},
+            "unreadable": {},
             "problems": {},
             "wanted": [],
         },
@@ -444,9 +448,12 @@ def test_an_encrypted_store_is_verified_with_its_key_and_left_alone_without(tmp_
         inner.put(path, inner.get(path))
     path = cared.executables(CPU)[0]
     encrypted = cared.content()
-    without = cared.run(capsys, "verify")
-    assert (without.status, without.out) == (1, "")
-    assert "give the key as encryption_key" in without.err
+    without = cared.run(capsys, "verify", "--json")
+    unreadable = without.json()["unreadable"]
+    assert without.status == 1
+    assert unreadable.keys() == {one for one in encrypted if not one.startswith("models/")}
+    assert unreadable[path] == f"{path!r} is encrypted: give the key as encryption_key"
+    assert f"unreadable {path}: {path!r} is encrypted" in cared.run(capsys, "verify").out
     assert cared.content() == encrypted
     key = ("--encryption-key", str(tmp_path / "secret"))
     assert cared.run(capsys, "verify", *key).status == 0
@@ -454,6 +461,44 @@ def test_an_encrypted_store_is_verified_with_its_key_and_left_alone_without(tmp_
     (kept,) = cared.run(capsys, "verify", "--json", *key).json()["quarantined"]
     assert kept["path"] == path
     assert plain.get(kept["kept_at"]) == flip(encrypted[path])
+
+
+def test_one_object_under_a_key_that_is_not_given_stops_nothing_else(tmp_path, capsys):
+    cared = CaredStore(tmp_path)
+    for name in ("first", "second", "lost"):
+        FileKey.write(tmp_path / name)
+    cared.publish()
+    first, second = cared.executables(CPU)
+    stores = {name: EncryptedStore(cared.bottom, read_keys(str(tmp_path / name))) for name in ("second", "lost")}
+    stores["lost"].put(first, cared.bottom.get(first))
+    stores["second"].put(second, flip(cared.bottom.get(second)))
+    keys = ("--encryption-key", f"{tmp_path / 'first'},{tmp_path / 'second'}")
+    outcome = cared.run(capsys, "verify", "--json", *keys)
+    result = outcome.json()
+    assert outcome.status == 1
+    assert list(result["unreadable"]) == [first]
+    assert "is wrapped by" in result["unreadable"][first]
+    assert list(result["faults"]) == [second], "what comes after it was not verified"
+    assert (result["missing"], result["wanted"]) == ({}, [key_of(second)])
+    assert (result["unencrypted"], result["other_keys"]) == (2, 2)  # weights and a program
+    assert first in cared.paths()
+
+
+@pytest.mark.parametrize("place", ["executable", "manifest"])
+def test_what_nobody_permits_us_to_read_stops_nothing_else(cared, verify, monkeypatch, place):
+    forbidden = {"executable": cared.executables(CPU)[0], "manifest": "models/other/1/manifest.json"}[place]
+    really = LocalStore.get
+
+    def get(store, path, **limit):
+        if path == forbidden:
+            raise not_read(path, PermissionError(errno.EACCES, "Permission denied"))
+        return really(store, path, **limit)
+
+    monkeypatch.setattr(LocalStore, "get", get)
+    status, result = verify()
+    assert (status, result["unreadable"]) == (1, {forbidden: f"{forbidden!r}: Permission denied"})
+    assert result["checked"] == len(cared.paths()) - 1
+    assert [result[name] for name in ("faults", "missing", "problems", "wanted")] == [{}, {}, {}, []]
 
 
 # The command

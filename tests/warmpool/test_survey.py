@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cache.errors import StoreUnavailable
+from cache.errors import StoreUnavailable, Unreadable
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from tests.warmpool.cared_store import CPU, OLDER, STRANGER, TPU, CaredStore
@@ -45,6 +45,23 @@ def test_every_version_is_found_with_its_targets_and_which_one_is_served(cared):
         ("toy/1", TPU.digest),
         ("toy/2", CPU.digest),
     }
+
+
+def test_what_cannot_be_read_here_is_a_problem_of_that_model_alone(cared, monkeypatch):
+    cared.publish()
+    cared.publish("other")
+    really = SignedStore.get
+    forbidden = "models/toy/1/manifest.json"
+
+    def get(store, path, **limit):
+        if path == forbidden:
+            raise Unreadable("no permission")
+        return really(store, path, **limit)
+
+    monkeypatch.setattr(SignedStore, "get", get)
+    found = survey(cared.store)
+    assert list(names(found)) == ["other/1"]
+    assert found.problems == {forbidden: "no permission"}
 
 
 def test_what_versions_need_is_all_that_was_published(cared):

@@ -49,8 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Explain; 0 if all is there for this machine, 1 if not."""
     store = opened(args)
-    of_model = [version for version in survey(store).versions if version.manifest.model == args.model]
-    version = _chosen(of_model, args.model, args.version)
+    found_there = survey(store)
+    of_model = [version for version in found_there.versions if version.manifest.model == args.model]
+    try:
+        version = _chosen(of_model, args.model, args.version)
+    except NotPublished as error:
+        problems = found_there.problems.items()
+        unread = [f"{path}: {why}" for path, why in problems if path.startswith(f"models/{args.model}/")]
+        raise NotPublished("; ".join([str(error), *unread])) from None
     with Children(Limits()) as children:
         machines = children.machines(args.platform)
     explainer = Explainer(store, version, of_model)

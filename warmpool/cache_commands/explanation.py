@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from cache.artifact import HEADER_BYTES_MAX, Header, peek, unpack
-from cache.errors import Damaged, Foreign, NotStored, Untrusted
+from cache.errors import Damaged, Foreign, NotStored, Unreadable, Untrusted
 from cache.explain import nearest
 from cache.failures import recorded
 from cache.fingerprint import Fingerprint
@@ -51,7 +51,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
         method: Its method.
         bucket: The size of each dimension.
         key: What it is stored under.
-        state: "hit", "missing", "failed" (to compile, before), "damaged", "untrusted" or "foreign".
+        state: "hit", "missing", "failed" (to compile, before), "damaged", "untrusted", "foreign" or "unreadable".
         reason: More about what is no hit, "" if no more is known.
         listed_key: What the target of this kind of machine, which an instance goes by, lists for it.
         listed_fault: Why an instance could not load that, "" if it could.
@@ -173,6 +173,8 @@ class Explainer:
             return "untrusted", error.reason
         except Foreign as error:
             return "foreign", error.shown
+        except Unreadable as error:
+            return "unreadable", str(error)
         return "hit", ""
 
     def _absent(self, key: str) -> tuple[str, str]:
@@ -220,7 +222,7 @@ def _read_header(store: SignedStore, path: str) -> Header | None:
             except Damaged:
                 if len(start) < bytes_max:
                     return None
-    except (NotStored, Foreign, Damaged, Untrusted):
+    except (NotStored, Foreign, Damaged, Unreadable, Untrusted):
         return None
     return None
 

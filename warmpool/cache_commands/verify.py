@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from cache.errors import NotStored
+from cache.encrypted_store import EncryptedStore
+from cache.errors import Damaged, Foreign, NotStored, Unreadable
 from cache.ingredients import differences
 from cache.key import made_for
 from cache.layout import CHECKED_FOLDERS
@@ -38,8 +40,11 @@ class Verified:
         read_bytes: How much that was.
         misplaced: Sound executables that only targets for other machines than theirs name.
         missing: What is not there, and manifests or targets need.
+        unreadable: What this process cannot read, for lack of a key or a permission: it may well be sound.
         problems: Documents that are not to be moved: whole, but not understood here, or naming what is for others.
         wanted: Keys of executables that are needed, and missing or faulty.
+        unencrypted: How many objects are not encrypted, though a key is given; None if none is.
+        other_keys: How many are encrypted under another key than the first that is given; None if none is.
         unknown_too: Whether it is a fault, too, that nobody who is known here signed an object.
     """
 
@@ -47,8 +52,11 @@ class Verified:
     read_bytes: int = 0
     misplaced: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     wanted: dict[str, str] = field(default_factory=dict)
+    unencrypted: int | None = None
+    other_keys: int | None = None
     unknown_too: bool = False
 
     @property
@@ -95,14 +103,17 @@ def main(args: argparse.Namespace) -> int:
         "untrusted": found.untrusted,
         "quarantined": [msgspec.to_builtins(kept) for kept in quarantined],
         "missing": found.missing,
+        "unreadable": found.unreadable,
         "problems": found.problems,
         "wanted": [] if args.dry_run else list(found.wanted),
     }
+    if found.unencrypted is not None:
+        result |= {"unencrypted": found.unencrypted, "other_keys": found.other_keys}
     if args.json:
         print(msgspec.json.encode(result).decode())
     else:
         _show(result, dry_run=args.dry_run)
-    return 1 if found.faults or found.untrusted or found.missing or found.problems else 0
+    return 0 if _is_sound(result) else 1
 
 
 def verify(store: SignedStore, surveyed: Survey, *, unknown_too: bool = False) -> Verified:
@@ -116,10 +127,13 @@ def verify(store: SignedStore, surveyed: Survey, *, unknown_too: bool = False) -
                 found.read_bytes += entry.size_bytes
             except NotStored:  # removed meanwhile
                 pass
+            except Unreadable as error:
+                found.unreadable[entry.path] = str(error)
             step()
+    _count_encryption(found, store, [entry.path for entry in entries])
     _find_misplaced(found, surveyed)
     _find_missing(found, surveyed)
-    faults, told = found.faults, found.faults | found.untrusted
+    faults, told = found.faults, found.faults | found.untrusted | found.unreadable
     found.problems |= {path: reason for path, reason in surveyed.problems.items() if path not in told}
     for _, _, spec in surveyed.executables():
         path = executable_path(spec.key)
@@ -162,7 +176,25 @@ def _find_missing(found: Verified, surveyed: Survey) -> None:
             needed.setdefault(path, f"{version.name} needs it on machines {digest}")
         else:
             found.problems[_target_path(version, digest)] = f"it names {spec.key!r}, which is no key"
-    found.missing = {path: reason for path, reason in needed.items() if path not in found.objects}
+    there = found.objects.keys() | found.unreadable.keys()
+    found.missing = {path: reason for path, reason in needed.items() if path not in there}
+
+
+def _count_encryption(found: Verified, store: SignedStore, paths: list[str]) -> None:
+    """How much a change of keys, or from none to one, has left."""
+    encrypted = store.inner
+    if not isinstance(encrypted, EncryptedStore) or encrypted.keys is None:
+        return
+    found.unencrypted = found.other_keys = 0
+    for path in paths:
+        with suppress(NotStored, Damaged, Foreign, Unreadable):  # which was told
+            name = encrypted.wrapped_by(path)
+            found.unencrypted += name == ""
+            found.other_keys += bool(name) and name != encrypted.keys.first
+
+
+def _is_sound(result: dict[str, Any]) -> bool:
+    return not any(result[name] for name in ("faults", "untrusted", "missing", "unreadable", "problems"))
 
 
 def _target_path(version: Published, digest: str) -> str:
@@ -171,20 +203,24 @@ def _target_path(version: Published, digest: str) -> str:
 
 def _show(result: dict[str, Any], *, dry_run: bool) -> None:
     print(f"checked {result['checked']} objects, {shown_bytes(result['checked_bytes'])}")
-    for path, reason in result["faults"].items():
-        print(f"{'fault' if dry_run else 'quarantined'} {path}: {printable(reason)}")
-    for path, reason in result["untrusted"].items():
-        print(f"left {path}: {printable(reason)}")
+    for kind, name in {"faults": "fault" if dry_run else "quarantined", "untrusted": "left"}.items():
+        for path, reason in result[kind].items():
+            print(f"{name} {path}: {printable(reason)}")
     if result["untrusted"]:
         print(
             f"{len(result['untrusted'])} objects are signed by nobody who is known here: give the keys of who did with "
             "--trusted-keys; --quarantine-untrusted sets them aside, for everybody"
         )
-    for path, reason in result["missing"].items():
-        print(f"missing {path}: {printable(reason)}")
-    for path, reason in result["problems"].items():
-        print(f"problem {path}: {printable(reason)}")
+    for kind in ("missing", "unreadable", "problems"):
+        for path, reason in result[kind].items():
+            print(f"{kind.removesuffix('s')} {path}: {printable(reason)}")
     if result["wanted"]:
         print(f"{len(result['wanted'])} executables are asked for: `warmpool cache fill` compiles them")
-    if not (result["faults"] or result["untrusted"] or result["missing"] or result["problems"]):
+    if _is_sound(result):
         print("everything is sound")
+    _show_encryption(result.get("unencrypted", 0), result.get("other_keys", 0))
+
+
+def _show_encryption(unencrypted: int, other_keys: int) -> None:
+    if unencrypted or other_keys:
+        print(f"{unencrypted} objects are not encrypted, {other_keys} under another key than the first that is given")
