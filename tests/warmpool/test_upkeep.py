@@ -30,6 +30,18 @@ AWAY = "the store cannot be read or written now; the log says why"  # all that a
 BYTES_MAX = 10_000
 
 
+class Awaited(asyncio.Event):
+    """An event that knows whether somebody waits, or waited, for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = False
+
+    async def wait(self):
+        self.waited = True
+        return await super().wait()
+
+
 class Lane:
     """The part of LaneProxy that an upkeep uses: it holds executables by number, warm until the test says otherwise."""
 
@@ -44,7 +56,7 @@ class Lane:
         self.given: list[tuple[str, bytes]] = []
         self.trusts: list[Any] = []
         self.started_ns = 1
-        self.warmed = asyncio.Event()
+        self.warmed = Awaited()
         self.extended: list[LoadPlan] = []
         for key in keys:
             self.hold(key)
@@ -143,13 +155,19 @@ class World:
         self.upkeep = Upkeep(self.store, cast("Any", [self.primary, self.cpu]), self)
         self.fingerprints: dict[str, Fingerprint] = {"primary": CPU}
         self.looks = 0
-        discard = self.store.discard
+        self.rounds = 0
+        discard, refresh_trust = self.store.discard, self.store.refresh_trust
 
         def counted(path):
             self.looks += 1
             discard(path)
 
+        def counted_too():
+            self.rounds += 1
+            return refresh_trust()
+
         self.store.discard = counted  # type: ignore[method-assign]
+        self.store.refresh_trust = counted_too  # type: ignore[method-assign]
 
     def unread(self):
         return [name for name, again in self.unreadable.items() if again is not None]
@@ -171,6 +189,11 @@ class World:
         """Wait until everything that is cold now was looked at, and nothing of that look is under way."""
         before = self.looks
         await self.until(lambda: self.looks >= before + times * 10)
+
+    async def went_round(self, times=3):
+        """Wait until distrust was followed, and machines marked, that often more from the beginning to the end."""
+        before = self.rounds
+        await self.until(lambda: self.rounds > before + times)
 
     @property
     def asked(self):
@@ -538,16 +561,15 @@ def test_models_that_a_lane_lacked_are_planned_again_until_they_are_there(tended
 def test_a_plan_for_a_lane_that_died_meanwhile_is_not_given_to_the_next_process(tended):
     async def story(world):
         def planned(lane):
-            lane.load_plan = SimpleNamespace(loadables={}, missing={})  # of the next process
-            done.set()
+            lane.load_plan = SimpleNamespace(loadables={}, missing={"toy": "not there"})  # of the next process
+            asked.append(lane)
             return LoadPlan(loadables={7: cast("Any", object())})
 
-        done = threading.Event()
+        asked: list[Lane] = []
         world.plan_missing = planned
         world.primary.load_plan.missing = {"toy": "not there"}
         world.upkeep.notice()
-        await world.until(done.is_set)
-        await asyncio.sleep(0.01)
+        await world.until(lambda: asked.count(world.primary) > 2)
         assert world.primary.extended == []
 
     tended(story)
@@ -564,12 +586,12 @@ def test_when_a_key_is_distrusted_lanes_are_replaced_one_after_the_other(tended,
         await world.until(lambda: world.primary.trusts)
         assert world.primary.trusts == [world.store.trust]
         assert world.store.trust.distrusted == {COLLEAGUE.key_id}
-        await asyncio.sleep(0.05)
+        await world.until(lambda: world.primary.warmed.waited)
         assert world.cpu.trusts == []  # it answers until the other one does again
         world.primary.warmed.set()
         await world.until(lambda: world.cpu.trusts)
         world.cpu.warmed.set()
-        await asyncio.sleep(0.05)
+        await world.went_round()
         assert (len(world.primary.trusts), len(world.cpu.trusts)) == (1, 1)  # and never again for that
 
     tended(story)
@@ -646,7 +668,7 @@ def test_a_mark_is_left_again_every_day_and_not_more_often(tended, monkeypatch):
     async def story(world):
         await world.until(lambda: sightings(world.bottom))
         world.bottom.delete(f"fingerprints/{CPU.digest}")
-        await asyncio.sleep(0.1)
+        await world.went_round()
         assert sightings(world.bottom) == {}
         monkeypatch.setattr(upkeep, "MARK_EVERY_S", 0.01)
         await world.until(lambda: sightings(world.bottom))
