@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ class World:
 
     def any_batch(self, load):
         """One that fills the bucket of an executable, warm or not."""
-        loadable = self.lane.held.load_plan.loadables[load.executable]
+        loadable = self.lane.held.loadable(load.executable)
         arrays = [np.zeros(shape, dtype) for dtype, shape in load.inputs]
         return self.batch_of(loadable.method, loadable.candidate, arrays)
 
@@ -360,8 +361,8 @@ class Puppet:
 
     def __init__(self):
         self.current = self
-        self.forks = asyncio.Queue()
-        self.ours = None
+        self.forks: asyncio.Queue[socket.socket] = asyncio.Queue()
+        self.ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # until there is a fork
 
     def fork(self, *_, **__):
         front, lane = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -381,6 +382,7 @@ class Puppet:
 
     async def begin(self, fingerprint):
         """The next process; what it is to load first."""
+        self.ours.close()
         self.ours = await self.forks.get()
         self.say(messages.Hello(fingerprint=dict(fingerprint.ingredients), stages=[]))
         weights = await self.hear(messages.Weights)
@@ -400,7 +402,7 @@ def with_puppet(tiny_store):
     def run(coroutine):
         async def main():
             world, puppet = World(tiny_store, None), Puppet()
-            world.lane._process._zygote = puppet
+            world.lane._process._zygote = cast("Any", puppet)
             world.lane.start()
             await coroutine(world, puppet)
             puppet.ours.close()
@@ -416,13 +418,15 @@ def test_two_crashes_while_it_loads_a_content_speak_against_that_and_two_kills_d
     with_puppet, fingerprint, status, is_deadly
 ):
     async def story(world, puppet):
+        key = ""
         for _ in range(2):
             load = await puppet.begin(fingerprint)
+            key = load.key
             puppet.say(messages.Loading(executable=load.executable, content="content"))
             puppet.end(status)
         await puppet.begin(fingerprint)
-        assert world.lane.held.loads.gave_up(load.key)
-        assert world.lane.held.loads.deadly(load.key) == ({"content"} if is_deadly else frozenset())
+        assert world.lane.held.loads.gave_up(key)
+        assert world.lane.held.loads.deadly(key) == ({"content"} if is_deadly else frozenset())
 
     with_puppet(story)
 

@@ -314,12 +314,12 @@ def test_a_suspect_waits_for_the_batch_that_runs_and_is_loaded_while_nothing_run
     crashed(queue, "one")
     queue.begin(planned(minimum=0, rest=2))
     assert taken(queue) == ["weights"]
-    assert not queue.alone
+    alone = [queue.alone]
     queue.settle(mapped())
-    assert queue.alone
+    alone.append(queue.alone)
     assert queue.take(busy=True) == []
     assert taken(queue) == ["key0"]
-    assert queue.alone
+    alone.append(queue.alone)
     queue.settle(warm(0))
-    assert not queue.alone
+    assert [*alone, queue.alone] == [False, True, True, False]
     assert [work.key for work in queue.take(busy=True)] == ["key1"]
