@@ -95,7 +95,8 @@ def test_an_artifact_is_only_signed_for_the_place_that_its_header_names(inner, t
     """Whoever can change the file of a compile could have anything signed, and put it where it likes."""
     store = SignedStore(inner, ANYONE if signer is None else TRUST, signer)
     others = [kind for kind in KINDS.values() if kind != header_for(path).kind]
-    for changes in ({"key": "cd" * 32}, *({"kind": kind} for kind in others)):
+    wrong: list[dict[str, str]] = [{"key": "cd" * 32}, *({"kind": kind} for kind in others)]
+    for changes in wrong:
         (tmp_path / "source").write_bytes(pack(header_for(path, **changes), b"payload"))
         (differing,) = changes
         for put in (
