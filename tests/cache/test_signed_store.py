@@ -95,10 +95,9 @@ def test_an_artifact_is_only_signed_for_the_place_that_its_header_names(inner, t
     """Whoever can change the file of a compile could have anything signed, and put it where it likes."""
     store = SignedStore(inner, ANYONE if signer is None else TRUST, signer)
     others = [kind for kind in KINDS.values() if kind != header_for(path).kind]
-    wrong: list[dict[str, str]] = [{"key": "cd" * 32}, *({"kind": kind} for kind in others)]
-    for changes in wrong:
-        (tmp_path / "source").write_bytes(pack(header_for(path, **changes), b"payload"))
-        (differing,) = changes
+    wrong = [("key", "cd" * 32), *(("kind", kind) for kind in others)]
+    for differing, value in wrong:
+        (tmp_path / "source").write_bytes(pack(header_for(path, **{differing: value}), b"payload"))
         for put in (
             lambda: store.put(path, (tmp_path / "source").read_bytes()),
             lambda: store.put_file(path, tmp_path / "source"),
