@@ -4,6 +4,7 @@ CacheError
 ├── NotStored        nothing is stored under this path: make it
 ├── Damaged          the bytes are not what was stored: set them aside, make it again
 ├── Untrusted        whole, but not signed by a key that is known here: refuse it, another reader may trust it
+│   ├── Strange      somebody signed it whose key is not known here: do not replace it either
 │   └── Discredited  its signature is false, or that of a distrusted key: set it aside, make it again
 ├── Foreign          whole, but made for another machine or program: look for another entry, or make one
 ├── Refused          XLA would not load or run it: treat it as damaged
@@ -43,6 +44,10 @@ class Untrusted(CacheError):
         super().__init__(f"{what} is not trusted: {reason}")
         self.what = what
         self.reason = reason
+
+
+class Strange(Untrusted):
+    """Somebody signed it whose key is not known here: it may be right for others, and is not ours to replace."""
 
 
 class Discredited(Untrusted):

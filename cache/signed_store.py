@@ -15,7 +15,7 @@ from pathlib import Path
 from cache import artifact
 from cache.audit import Audit
 from cache.document import seal, unseal
-from cache.errors import Foreign, Untrusted
+from cache.errors import Damaged, Foreign, NotStored, Strange, Untrusted
 from cache.ingredients import differences
 from cache.layout import FOLDERS, Folder, folder_of
 from cache.signing import SHOWN_DIGITS, Signer, Trust, is_key_id
@@ -89,8 +89,9 @@ class SignedStore:
         Raises:
             Damaged: An artifact is not whole.
             Foreign: An artifact is of another kind or key than its path says.
-            Untrusted: There is no key to sign with, or it is distrusted.
+            Untrusted: There is no key to sign with, or it is distrusted; Strange: what is there is not ours to replace.
         """
+        self.require_ours(path)
         self.inner.put(path, self._signed(path, data))
 
     def put_file(self, path: str, source: Path) -> None:
@@ -124,7 +125,20 @@ class SignedStore:
         data, generation = self.inner.get_versioned(path)
         return self._checked(path, data), generation
 
+    def require_ours(self, path: str) -> None:
+        """Raise Strange if an object is there that somebody signed whose key is not known here."""
+        if _folder(path).content in _UNSIGNED:
+            return
+        try:
+            self._checked(path, self.inner.get(path))
+        except Strange as error:
+            way_out = "trust that key (--trusted-keys), or use a store of your own"
+            raise Strange(repr(path), f"{error.reason}, and is not replaced: {way_out}") from None
+        except (NotStored, Damaged, Foreign, Untrusted):
+            pass
+
     def put_if(self, path: str, data: bytes, generation: str | None) -> str | None:
+        self.require_ours(path)
         return self.inner.put_if(path, self._signed(path, data), generation)
 
     def delete_if(self, path: str, generation: str) -> bool:

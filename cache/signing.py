@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cache.errors import Discredited, Untrusted
+from cache.errors import Discredited, Strange, Untrusted
 
 if TYPE_CHECKING:  # 11 ms of import, which only a process that meets a signature pays
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -149,7 +149,7 @@ class Trust:
         public = self.keys.get(signature.signed_by)
         if public is None:
             if not self.unsigned:
-                raise Untrusted(what, f"it is signed by the key {shown}, which is not trusted here")
+                raise Strange(what, f"it is signed by the key {shown}, which is not trusted here")
             return
         if not _verifies(public, signature.signature, _message(domain, digest)):
             raise Discredited(what, f"its signature is not that of the key {shown}")

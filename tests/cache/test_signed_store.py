@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cache.artifact import Header, Kind, pack, unpack, verify
 from cache.document import seal
-from cache.errors import Damaged, Foreign, NotStored, Untrusted
+from cache.errors import Damaged, Foreign, NotStored, Strange, Untrusted
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE, Signer, Trust
@@ -318,3 +318,36 @@ def test_a_store_can_only_take_trust_away(inner):
 def test_without_such_a_folder_nothing_changes(store):
     assert store.refresh_trust() == frozenset()
     assert store.trust == TRUST
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("path", ["models/m/serving.json", f"executables/{'ab' * 32}"])
+def test_what_a_key_signed_that_is_not_known_here_is_not_replaced(tmp_path, path, conditional):
+    def content(word):
+        if path.endswith(".json"):
+            return b'{"word": "%s"}\n' % word
+        return pack(Header(key=path.rpartition("/")[2], ingredients={}, calling=None), word)
+
+    def store(signer, *others):
+        return SignedStore(LocalStore(tmp_path), Trust.of([signer.public, *(one.public for one in others)]), signer)
+
+    ours, theirs = Signer.generate(), Signer.generate()
+    store(theirs).put(path, content(b"theirs"))
+    before = LocalStore(tmp_path).get_versioned(path)
+    with pytest.raises(Strange, match=rf"{theirs.key_id[:16]}, which is not trusted here, and is not replaced: trust"):
+        if conditional:
+            store(ours).put_if(path, content(b"ours"), before[1])
+        else:
+            store(ours).put(path, content(b"ours"))
+    assert LocalStore(tmp_path).get_versioned(path) == before
+    store(ours, theirs).put(path, content(b"ours"))
+    assert store(ours).get(path).startswith(content(b"ours")[:20])
+
+
+def test_what_nobody_signed_or_is_damaged_is_replaced(tmp_path):
+    signer = Signer.generate()
+    store = SignedStore(LocalStore(tmp_path), Trust.of([signer.public]), signer)
+    for there in (b'{"word": "unsigned"}\n', b"\xff" * 300, b""):
+        LocalStore(tmp_path).put("models/m/serving.json", there)
+        store.put("models/m/serving.json", b'{"word": "ours"}\n')
+        assert store.get("models/m/serving.json") == b'{"word": "ours"}\n'

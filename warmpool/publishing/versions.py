@@ -22,13 +22,16 @@ from warmpool.publishing.program import read_program
 from warmpool.weights import digest_file
 
 
-def is_published(store: Store, draft: Draft, say: Callable[[str], None]) -> bool:
+def is_published(store: SignedStore, draft: Draft, say: Callable[[str], None]) -> bool:
     """Whether the version is visible already.
 
     Raises:
         PublishError: It is, with other content.
+        Strange: The model is somebody else's, whose key is not known here.
     """
     path = stored.manifest_path(draft.manifest.model, draft.manifest.version)
+    for document in (stored.serving_path(draft.manifest.model), path):
+        store.require_ours(document)
     try:
         found = decoded(store.get(path), Manifest)
     except NotStored:
@@ -87,7 +90,7 @@ def put_version(
         store.audit.record("promote", **(said | {"before": before}))
 
 
-def _put_manifest(store: Store, draft: Draft, say: Callable[[str], None]) -> bool:
+def _put_manifest(store: SignedStore, draft: Draft, say: Callable[[str], None]) -> bool:
     """Store it unless it is there, which never changes; whether it was not."""
     path = stored.manifest_path(draft.manifest.model, draft.manifest.version)
     if store.put_if(path, encode(draft.manifest), None) is not None:
