@@ -22,7 +22,8 @@ class Checked:
 
     Attributes:
         fault: What is wrong with it, "" if nothing is.
-        unknown: Whether that is only that nobody who is known here signed it: other readers may know who did.
+        unknown: Whether that is only that nobody who is known here signed it, or that it is of a format which is not:
+            other readers may know.
         ingredients: What a sound artifact was made of.
     """
 
@@ -51,7 +52,8 @@ def check(store: SignedStore, path: str, artifact: bytes | None = None) -> Check
     except Damaged as error:
         return Checked(f"it is damaged: {error.reason}")
     except Foreign as error:
-        return Checked(f"it was made for something else ({error.shown})")
+        newer = error.differences.keys() == {"format"}  # another release reads it
+        return Checked(f"it was made for something else ({error.shown})", unknown=newer)
 
 
 def set_aside(

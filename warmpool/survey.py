@@ -39,6 +39,10 @@ class Published:
         yield stored.manifest_path(self.manifest.model, self.manifest.version)
         yield from self.content_paths()
 
+    def keys(self) -> set[str]:
+        """The executables of all its targets."""
+        return {spec.key for target in self.targets.values() for spec in target.executables}
+
     def target_paths(self, fingerprint_digest: str) -> Iterator[str]:
         """What it needs on one kind of machine."""
         target = self.targets[fingerprint_digest]

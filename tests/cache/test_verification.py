@@ -19,7 +19,7 @@ from cache.ingredients import digest_ingredients
 from cache.local_store import LocalStore
 from cache.quarantine import quarantined
 from cache.signed_store import SignedStore
-from cache.signing import Signer, Trust
+from cache.signing import ANYONE, Signer, Trust
 from cache.verification import Checked, check, set_aside
 from tests.cache.meddling import MeddledStore
 
@@ -176,7 +176,7 @@ def test_what_is_wrong_is_said_and_set_aside(store, inner, tmp_path, what):
     path, data, fault = FAULTY[what]
     inner.put(path, data)
     found = check(store, path)
-    unknown = fault.endswith(("it is not signed", "which is not trusted here"))
+    unknown = fault.endswith(("it is not signed", "which is not trusted here", "found '9')"))
     assert found.fault.startswith(fault)
     assert found.unknown == unknown
     assert found.ingredients == {}
@@ -302,3 +302,12 @@ def test_checking_many_weights_keeps_none_of_them_in_memory(encrypted):
     before = open_files()
     assert {check(encrypted, path).fault for path in paths} == {""}
     assert open_files() == before
+
+
+def test_what_is_of_a_newer_format_is_for_another_release_to_judge(tmp_path):
+    store = SignedStore(LocalStore(tmp_path), ANYONE)
+    newer = bytearray(pack(Header(key="ab", ingredients={}, kind="program"), b"payload"))
+    newer[7] = 9
+    store.bottom.put("programs/ab", bytes(newer))
+    found = check(store, "programs/ab")
+    assert (found.unknown, "wanted '2', found '9'" in found.fault) == (True, True)

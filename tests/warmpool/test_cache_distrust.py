@@ -102,7 +102,7 @@ def test_what_is_no_key_id_is_refused_and_nothing_is_written(cared, capsys, key_
     before = cared.paths()
     outcome = cared.run(capsys, "distrust", key_id)
     assert (outcome.status, outcome.out) == (2, "")
-    assert f"argument KEY_ID: got {key_id!r}; allowed: 64 hex digits" in outcome.err
+    assert f"argument KEY: got {key_id!r}; allowed: 64 hex digits" in outcome.err
     assert cared.paths() == before
 
 
@@ -111,3 +111,9 @@ def test_a_store_that_takes_no_word_is_told_in_one_line(cared, capsys):
     outcome = cared.run(capsys, "distrust", SIGNER.key_id)
     assert (outcome.status, outcome.out, len(outcome.err.splitlines())) == (1, "", 1)
     assert outcome.err.startswith("warmpool cache: distrust: 'distrusted/")
+
+
+def test_a_key_may_be_named_by_the_file_of_its_public_half(cared, capsys, tmp_path):
+    public = SIGNER.write(tmp_path / "key")
+    assert cared.run(capsys, "distrust", str(public)).status == 0
+    assert f"distrusted/{SIGNER.key_id}" in cared.paths()

@@ -1,4 +1,4 @@
-"""`warmpool cache distrust KEY_ID`: from now on nobody who uses the store trusts a key; `--undo` takes that back.
+"""`warmpool cache distrust KEY`: from now on nobody who uses the store trusts a key; `--undo` takes that back.
 
 The store only names the key. Instances take that over when they start and while they run, so nothing has to be
 deployed; what the key signed is refused, and set aside by `warmpool cache verify`. An undone distrust they take over
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
 from cache.document import signer_of
 from cache.signed_store import DISTRUSTED
-from cache.signing import KEY_ID_FORM, is_key_id
+from cache.signing import KEY_ID_FORM, is_key_id, key_id_of, read_public_keys
 from warmpool.cache_commands.opened import opened
 from warmpool.settings import add_store_flags
 
@@ -22,7 +23,12 @@ from warmpool.settings import add_store_flags
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_store_flags(parser)
-    parser.add_argument("key_id", metavar="KEY_ID", type=_key_id, help="64 hex digits, as `cache keygen` prints them")
+    parser.add_argument(
+        "key_id",
+        metavar="KEY",
+        type=_key_id,
+        help="its id, as `cache keygen` prints it, or the file of its public half",
+    )
     parser.add_argument("--reason", default="", help="why, for people who read it later")
     parser.add_argument("--undo", action="store_true", help="trust the key again")
 
@@ -48,6 +54,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _key_id(text: str) -> str:
-    if not is_key_id(text):
-        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {KEY_ID_FORM}")
-    return text
+    if is_key_id(text):
+        return text
+    try:
+        (public,) = read_public_keys([Path(text)])
+    except ValueError as error:  # of the file, or of how many keys are in it
+        allowed = f"{KEY_ID_FORM}, or a file with one public key ({error})"
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {allowed}") from None
+    return key_id_of(public)

@@ -146,9 +146,9 @@ def _show_alike(console: Console, alike: Sequence[Explained]) -> None:
             console.print("    there is nothing to compare it with", markup=False)
         return
     listed_by = "; ".join(f"{version} on {digest}" for version, digest in first.nearest.listed_by)
-    of = f"of {listed_by}" if listed_by else "which no target of the model lists"
+    of = f" of {listed_by}" if listed_by else ", which no target of the model lists"
     beside = "" if len(alike) == 1 else ", and likewise for the others"
-    console.print(f"    the nearest is {_short(first.nearest.key)} {of}{beside}:", markup=False)
+    console.print(f"    the nearest is {_short(first.nearest.key)}{of}{beside}:", markup=False)
     console.print(_table(first.nearest.differences))
 
 

@@ -198,7 +198,8 @@ class Explainer:
             )
             for one in found.differences
         )
-        return Near(key=found.key, listed_by=tuple(of_bucket.get(found.key, ())), differences=changes)
+        listed_by = next((listed[found.key] for listed in self._listed.values() if found.key in listed), ())
+        return Near(key=found.key, listed_by=tuple(listed_by), differences=changes)
 
     def _others(self) -> list[str]:
         return self.store.names("executables")[:OTHERS_MAX]

@@ -49,7 +49,12 @@ class NoSuchVersion(ValueError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_store_flags(parser)
-    parser.add_argument("models", nargs="*", metavar="MODEL[@VERSION]", help="which; by default every stable version")
+    parser.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL[@VERSION]",
+        help="which; by default every stable version, and those of which executables are asked for",
+    )
     parser.add_argument("--platform", choices=CHOICES, default="auto", help="what to compile for beside the CPU")
     parser.add_argument("--retry-failed", action="store_true", help="compile again what failed to compile before")
 
@@ -59,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     store = opened(args)
     store.require_signer()
     found = survey(store)
-    versions = _chosen(found.versions, args.models)
+    versions = _chosen(found.versions, args.models, set(wanted(store)))
     # A target that cannot be read is made anew.
     problems = {path: problem for path, problem in found.problems.items() if "/targets/" not in path}
     start_s = time.monotonic()
@@ -85,9 +90,11 @@ def main(args: argparse.Namespace) -> int:
     return 1 if problems or any(one.problem for one in filled) else 0
 
 
-def _chosen(versions: list[Published], names: list[str]) -> list[Published]:
+def _chosen(versions: list[Published], names: list[str], asked: set[str]) -> list[Published]:
+    """Those named; by default what is served, and whatever an executable is asked for of."""
     if not names:
-        return [version for version in versions if version.stable]
+        chosen = [version for version in versions if version.stable or asked & version.keys()]
+        return sorted(chosen, key=lambda version: not version.stable)
     found = []
     for name in names:
         model, _, wanted_version = name.partition("@")
@@ -127,6 +134,9 @@ def _fill(
             )
             made = maker.make()
             _store(store, made)
+            if made.compiled:
+                said = {"model": manifest.model, "version": manifest.version, "fingerprint": digest}
+                store.audit.record("publish", path=made.known.path, reason="filled out of the store", **said)
     except (CacheError, PublishError) as error:
         return msgspec.structs.replace(filled, problem=str(error))
     return msgspec.structs.replace(filled, executables=len(made.target.executables), compiled=made.compiled)
