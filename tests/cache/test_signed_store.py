@@ -334,11 +334,9 @@ def test_what_a_key_signed_that_is_not_known_here_is_not_replaced(tmp_path, path
     ours, theirs = Signer.generate(), Signer.generate()
     store(theirs).put(path, content(b"theirs"))
     before = LocalStore(tmp_path).get_versioned(path)
+    replace = store(ours).put if not conditional else lambda *what: store(ours).put_if(*what, before[1])
     with pytest.raises(Strange, match=rf"{theirs.key_id[:16]}, which is not trusted here, and is not replaced: trust"):
-        if conditional:
-            store(ours).put_if(path, content(b"ours"), before[1])
-        else:
-            store(ours).put(path, content(b"ours"))
+        replace(path, content(b"ours"))
     assert LocalStore(tmp_path).get_versioned(path) == before
     store(ours, theirs).put(path, content(b"ours"))
     assert store(ours).get(path).startswith(content(b"ours")[:20])
