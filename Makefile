@@ -20,7 +20,8 @@ CODE := functions warmpool cache examples benchmarks tests
 PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 # The tests that meet jax or jaxlib; the others would say the same twice.
-TOUCHES_JAX := tests/cache tests/warmpool/publishing $(addprefix tests/warmpool/test_,zygote.py forking.py symbolic.py \
+TOUCHES_JAX := $(addprefix tests/cache/test_,arguments.py executable.py fingerprint.py jax_cache.py key.py) \
+  tests/warmpool/publishing $(addprefix tests/warmpool/test_,zygote.py forking.py symbolic.py \
   weights.py lane.py lanes.py load_plan.py instance.py compiles.py)
 
 # Bytecode is what makes a cold start short, here as in an image, whatever the caller's shell says.

@@ -47,8 +47,8 @@ def main() -> None:
         # Differs from requirements.lock in jax alone, so that a failure there speaks of jax.
         oldest.write_text("\n".join((*OLDEST, *pins("requirements.lock"))))
         compile_lock(
-            "requirements-oldest.lock", "pyproject.toml", "--extra", "publish", "--extra", "gcs", "--group", "dev",
-            "--constraint", str(oldest),
+            "requirements-oldest.lock", "pyproject.toml", "--extra", "publish", "--extra", "gcs", "--extra", "kms",
+            "--group", "dev", "--constraint", str(oldest),
         )  # fmt: skip
 
 

@@ -32,7 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             importlib.import_module(module).add_arguments(command)
     parsed = parser.parse_args(arguments)
     try:
-        return int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
+        status = int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
+        if sys.stdout:  # started without one, there is none
+            sys.stdout.flush()
+        return status
     except WarmpoolError as error:
         lines = map(printable, str(error).split("\n"))  # a compiler's own message has several
         print(f"warmpool {parsed.command}: {'\n'.join(lines)}", file=sys.stderr)

@@ -160,17 +160,31 @@ def test_a_request_at_the_first_moment_is_never_told_that_its_model_is_unknown(t
         assert [reply.status for reply in replies] == [200] * 8
 
 
+# Python runs this at its start: who opens a file of the model `held` then waits for another one.
+HELD = """
+import os, time
+plain = os.open
+def gated(path, *arguments, **named):
+    while "/held/1/" in str(path) and not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.005)
+    return plain(path, *arguments, **named)
+os.open = gated
+"""
+
+
 def test_before_the_catalog_is_read_a_model_is_not_ready_rather_than_unknown(own_store, tmp_path):
     held = own_store / "models" / "held" / "1" / "manifest.json"
     held.parent.mkdir(parents=True)
     (held.parent.parent / "serving.json").write_bytes(encode(Serving(stable="1")))
-    os.mkfifo(held)  # reading it waits for a writer
-    with InstanceProcess(own_store, tmp_path / "log") as instance:
+    held.write_text("no manifest")
+    (tmp_path / "sitecustomize.py").write_text(HELD)
+    environment = {"PYTHONPATH": str(tmp_path), "GATE": str(tmp_path / "gate")}
+    with InstanceProcess(own_store, tmp_path / "log", **environment) as instance:
         wait_until(lambda: instance.answers("/v2/health/live") == 200)
         given = tensors("predict", {"x": np.ones((1, 4))})
         early = instance.infer_reply("tiny:predict", given)
         reasons = instance.get("/v2/health/ready").json()["reasons"]
-        held.write_text("no manifest")
+        (tmp_path / "gate").touch()
         assert (early.status, early.headers["retry-after"]) == (503, "1")
         assert reasons == {"": "the instance is starting"}
         wait_until(lambda: instance.answers("/v2/models/tiny/ready") == 200)
