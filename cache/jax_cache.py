@@ -9,8 +9,6 @@ an older one.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import importlib
 import os
 import platform
@@ -23,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cache.errors import NotStored, StoreUnavailable
+from cache.file_lock import lock_alone
 from cache.fingerprint import cpu_features
 
 LOCKED_S_MAX = 30.0  # JAX evicts under its lock: who holds it for longer is suspended
@@ -31,7 +30,6 @@ WRITTEN_S_MAX = 10.0  # a torn entry that is younger may be one that is being wr
 _ENTRY = "-cache"
 _ACCESSED = "-atime"
 _LOCK = ".lockfile"  # which JAX holds where it limits the folder's size
-_LOOK_S = 0.01  # how often a lock is tried that somebody else has
 _UNFINISHED = ".warmpool-"
 _UNFINISHED_S_MAX = 3600.0
 _NAME_BYTES_MAX = 240
@@ -184,7 +182,7 @@ class JaxCache:
             yield False
             return
         try:
-            _take(lock)
+            lock_alone(lock, LOCKED_S_MAX, _LOCK)
             yield True
         finally:
             os.close(lock)
@@ -211,18 +209,6 @@ def _remove_remains(unfinished: Path) -> None:
     with suppress(OSError):
         if time.time() - unfinished.stat().st_mtime > _UNFINISHED_S_MAX:
             unfinished.unlink()
-
-
-def _take(lock: int) -> None:
-    """Raises TimeoutError if another process has it for `LOCKED_S_MAX`."""
-    until_s = time.monotonic() + LOCKED_S_MAX
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until_s:
-                raise TimeoutError(errno.ETIMEDOUT, f"another process holds {_LOCK}") from None
-        time.sleep(_LOOK_S)
 
 
 def _written_with(data: bytes) -> str:

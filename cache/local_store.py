@@ -7,7 +7,6 @@ what a path names does so under one lock, and compares and renames under it, no 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import shutil
@@ -19,13 +18,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cache.errors import NotStored, StoreUnavailable, not_read
+from cache.file_lock import lock_alone
 from cache.layout import folder_of
 from cache.store import Entry, is_path, require_path
 
 _UNFINISHED = ".unfinished-"
 _LOCK = ".lock"  # held by who changes what a path names; the kernel lets go of it for a process that was killed
 COMPARE_S_MAX = 10.0  # for so long the lock is waited for
-_LOOK_S = 0.002
 UNFINISHED_S_MAX = 24 * 3600.0  # a put that wrote nothing for that long was killed
 _STEPS_NS = (0, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)  # how exactly file systems keep times
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -139,7 +138,7 @@ class LocalStore:
             lock = _opened(self.root / _LOCK)
         try:
             with _reaching(path):
-                _lock(lock)
+                lock_alone(lock, COMPARE_S_MAX, "the lock of this store")
                 found = self._found(path)
             yield found
         finally:
@@ -231,18 +230,6 @@ def _opened(lock: Path) -> int:
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # over NFS only who may write has the lock
     except PermissionError:  # it is another user's
         return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _lock(descriptor: int) -> None:
-    """Raises TimeoutError if another process has it for `COMPARE_S_MAX`: it is suspended, or its disk is."""
-    until_s = time.monotonic() + COMPARE_S_MAX
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until_s:
-                raise TimeoutError(errno.ETIMEDOUT, "another process holds the lock of this store") from None
-        time.sleep(_LOOK_S)
 
 
 def _open_file(file: Path) -> BinaryIO:

@@ -21,26 +21,19 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from cache.errors import CacheError, NotStored, StoreUnavailable, Unreadable
+from cache.errors import CacheError, NotStored, StoreUnavailable
+from cache.far_store import FarStore, Remote
 from cache.layout import folder_of
 from cache.local_copies import LocalCopies, Unkept
 from cache.local_store import LocalStore
 from cache.memory_files import MemoryFiles
-from cache.store import Entry, Store, require_path
+from cache.store import Entry, require_path
 
 log = logging.getLogger(__name__)
 
-AWAY_S = 5.0  # for so long after a failure, what can be answered without the far store is
 _HOLDS_MAX = 3
-
-
-class Remote(Store, Protocol):
-    """A store that can also be read into a stream."""
-
-    def read_into(self, path: str, stream: BinaryIO) -> None:
-        """Write the object's content to a stream that can seek; NotStored if there is none."""
 
 
 class ReadThroughStore:
@@ -65,12 +58,10 @@ class ReadThroughStore:
     ) -> None:
         self.remote = remote
         self.folder = folder
-        self._hasty = hasty or remote
-        self._clock = clock
+        self._far = FarStore(remote, hasty, clock)
         self._copies = LocalCopies(folder / "objects", bytes_max)
         self._answers = LocalStore(folder / "documents")
         self._unkept_files = MemoryFiles()
-        self._away_since_s: float | None = None
         self._unkept = False
         self._flights: dict[str, Future[None]] = {}
         self._lock = threading.Lock()
@@ -89,7 +80,7 @@ class ReadThroughStore:
                 found = self._fetched(path)
             if found is not None:
                 return found
-        return self._ask(lambda remote: remote.get(path, bytes_max=bytes_max))
+        return self._far.ask(lambda remote: remote.get(path, bytes_max=bytes_max))
 
     def local_path(self, path: str) -> Path:
         """A local file with the content, which stays there as long as this store object does, or until it is discarded.
@@ -130,7 +121,7 @@ class ReadThroughStore:
 
     def names(self, folder: str) -> list[str]:
         if not _is_document(f"{require_path(folder)}/any"):
-            return self._ask(lambda remote: remote.names(folder))
+            return self._far.ask(lambda remote: remote.names(folder))
         listing = f"listings/{sha256(folder.encode()).hexdigest()}"
         return self._as_last(listing, lambda remote: "\n".join(remote.names(folder)).encode()).decode().split()
 
@@ -182,7 +173,7 @@ class ReadThroughStore:
             with suppress(FileNotFoundError):  # discarded meanwhile
                 _write(stream, file)
                 return
-        self._ask(lambda remote: remote.read_into(path, stream))
+        self._far.ask(lambda remote: remote.read_into(path, stream))
 
     def _in_memory(self, name: str, write: Callable[[BinaryIO], None]) -> Path:
         """A file that is no copy, the same one until it is forgotten."""
@@ -245,10 +236,10 @@ class ReadThroughStore:
     def _as_last(self, path: str, question: Callable[[Remote], bytes]) -> bytes:
         """The remote's answer, which is kept under a path; while it cannot be reached, the one that is kept."""
         last = self._last(path)
-        if last is not None and self._is_away():
+        if last is not None and self._far.is_away:
             return last
         try:
-            answer = self._ask(question, hastily=last is not None)
+            answer = self._far.ask(question, hastily=last is not None)
         except NotStored:
             self._forget(path)
             raise
@@ -275,32 +266,6 @@ class ReadThroughStore:
     def _forget(self, path: str) -> None:
         with suppress(StoreUnavailable):
             self._answers.delete(path)
-
-    # The far store
-
-    def _ask[T](self, question: Callable[[Remote], T], *, hastily: bool = False) -> T:
-        try:
-            answer = question(self._hasty if hastily or self._is_away() else self.remote)
-        except Unreadable:  # of this object alone
-            raise
-        except StoreUnavailable as error:
-            if self._away_since_s is None:
-                log.warning("store is away: documents are those that it had last", extra={"reason": str(error)})
-            self._away_since_s = self._clock()
-            raise
-        except NotStored:
-            self._is_back()
-            raise
-        self._is_back()
-        return answer
-
-    def _is_away(self) -> bool:
-        return self._away_since_s is not None and self._clock() < self._away_since_s + AWAY_S
-
-    def _is_back(self) -> None:
-        if self._away_since_s is not None:
-            self._away_since_s = None
-            log.info("store is back")
 
     def _note_unkept(self, path: str, error: Exception) -> None:
         if not self._unkept:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from cache.far_store import Remote
 from cache.local_store import LocalStore
-from cache.read_through import ReadThroughStore, Remote
+from cache.read_through import ReadThroughStore
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE_BYTES_MAX = 1 << 30

@@ -23,10 +23,11 @@ import pytest
 
 from cache import local_copies
 from cache.errors import NotStored, StoreUnavailable
+from cache.far_store import AWAY_S
 from cache.fetching import fetch_all
 from cache.local_store import LocalStore
 from cache.opening import open_store
-from cache.read_through import AWAY_S, ReadThroughStore
+from cache.read_through import ReadThroughStore
 from cache.settings import StoreSettings
 from tests.cache.gcs_server import FaultProxy, GcsServer
 from tests.cache.store_contract import StoreContract, end, read, wait_for
