@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import site
 import sys
+import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from warmpool.errors import DeclarationError
 from warmpool.model import Model
 
 _ROOT_MARKS = (".git", "pyproject.toml")
+_INSTALLED = (sysconfig.get_path("stdlib"), *site.getsitepackages(), site.getusersitepackages())
 
 
 def load_model(path: Path) -> Model:
     """The module-level `Model` of a Python file.
 
-    The file may import from its own folder, from the project it lies in, and from the working directory.
+    The file may import from its own folder, from the project it lies in, and from the working directory. It runs as it
+    is now, whatever bytecode lies beside it, and so does what it imports, unless that is installed or was imported by
+    this process before.
 
     Raises:
         DeclarationError: The file is missing, fails, or has no model or several.
@@ -35,6 +41,9 @@ def load_model(path: Path) -> Model:
     for folder in _import_folders(path):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
+    if _Imported not in sys.meta_path:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _Imported)
+    importlib.invalidate_caches()  # the lists of the folders' files: there may be new ones
     module = _import(path)
     found = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Model)}
     if len(found) != 1:
@@ -46,9 +55,36 @@ def load_model(path: Path) -> Model:
     return model
 
 
+class _AsWritten(SourceFileLoader):
+    """Compiles what a file says now.
+
+    Python takes bytecode for a file's if it was made of one of the same size and second (`SourceLoader.get_code`), so
+    a file that is written twice within a second would be published with what it said first.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the file's bytes; no bytecode is read or written."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class _Imported:
+    """Finds what an author's file imports. What is installed keeps its bytecode: it is much, and nobody edits it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Python's own find, with another loader for what an author may have written."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec and type(spec.loader) is SourceFileLoader:
+            file = spec.loader.path
+            if not any(Path(file).is_relative_to(folder) for folder in _INSTALLED):
+                spec.loader = _AsWritten(name, file)
+        return spec
+
+
 def _import(path: Path) -> ModuleType:
     name = f"warmpool_model_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_AsWritten(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
