@@ -11,7 +11,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -26,7 +25,6 @@ from functions.settings import Settings
 from functions.tracing import RequestTrace, prepare
 from warmpool import wire
 from warmpool.errors import (
-    RETRY_AFTER_S_DEFAULT,
     Abandoned,
     BadInput,
     Cancelled,
@@ -206,8 +204,8 @@ def _refusal(error: Exception, trace_id: str) -> Response:
         return _json_response({"error": "internal error", "trace_id": trace_id}, 500)
     response = _json_response({"error": str(error)}, status)
     if status in {429, 503}:
-        retry_after_s = error.retry_after_s if isinstance(error, RetryLater) else RETRY_AFTER_S_DEFAULT
-        response.headers["retry-after"] = str(max(1, math.ceil(retry_after_s)))
+        later = error if isinstance(error, RetryLater) else RetryLater(str(error))
+        response.headers["retry-after"] = later.retry_after
     return response
 
 

@@ -63,6 +63,11 @@ class RetryLater(WarmpoolError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
+    @property
+    def retry_after(self) -> str:
+        """The value of Retry-After: whole seconds, rounded up, since who comes early is refused again; at least 1."""
+        return str(max(1, int(-(-self.retry_after_s // 1))))
+
 
 class Overloaded(RetryLater):
     """Refused before any work was done, because too much is waiting. Retry later or elsewhere."""

@@ -122,7 +122,7 @@ def guarded(method: Method, kind: Any, bytes_max: Callable[[], int]) -> Method:
         except WarmpoolError as error:
             code, message = _code(error), str(error)
             if isinstance(error, RetryLater):
-                trailing = (("retry-after", str(max(1, round(error.retry_after_s)))),)
+                trailing = (("retry-after", error.retry_after),)
         except Exception:
             log.exception("call failed", extra={"request": kind.__name__})
             code, message = grpc.StatusCode.INTERNAL, "internal error"

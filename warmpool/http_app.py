@@ -66,7 +66,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 def error_response(error: WarmpoolError) -> Response:
     """The documented form of an error: {"error": message}, and Retry-After where waiting helps."""
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-    headers = {"retry-after": str(max(1, round(error.retry_after_s)))} if isinstance(error, RetryLater) else {}
+    headers = {"retry-after": error.retry_after} if isinstance(error, RetryLater) else {}
     return json_response({"error": str(error)}, status, headers)
 
 
