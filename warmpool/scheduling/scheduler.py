@@ -1,0 +1,305 @@
+"""What a lane runs next: the items that wait for it, the promises made to them, and whose turn it is.
+
+An item is taken in only if it will be answered in time, as far as predictions go, and nobody who was taken in before is
+made late. From then on it has a promise: the lane plan keeps an order of groups in which every promise is kept, and
+whatever runs out of that order is checked against it first. Within that, models take turns by weight, and a model's
+items run in the order of their arrival, a level of priority being worth some seconds of it. Which of them run together
+is decided by the least predicted total.
+
+So an item waits no longer than its deadline; and, where no promise is at stake, none is overtaken by an item of its own
+model that came later by more than the difference of their priorities is worth. It may be company for any.
+
+No clock, no I/O: whoever calls says what time it is, and when the lane will be free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from warmpool.scheduling.cost_grid import CostGrid, Costs
+from warmpool.scheduling.fair_share import FairShare
+from warmpool.scheduling.lane_plan import Entry, LanePlan, Planned
+from warmpool.scheduling.partition import partition
+from warmpool.scheduling.work import Group, Item, Method, Refusal
+from warmpool.selection import Candidate, Sizes
+
+_US = 1e-6
+WINDOW_MAX = 64  # items of a method that are partitioned at a time, those due first
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a lane's queue is run.
+
+    Attributes:
+        aging_s: How many seconds of waiting a level of priority is worth.
+        gather_s: How long what could run may wait for company that makes its rows cheaper. No promise is broken by it.
+    """
+
+    aging_s: float = 1.0
+    gather_s: float = 0.0
+
+
+class LaneScheduler[I: Item]:
+    """The queue of one lane.
+
+    Args:
+        costs: Predicts run times.
+        shares: Of the lane's models.
+        policy: How the queue is run.
+
+    Attributes:
+        ready_s: After `next` gave nothing though items wait: when to ask again.
+    """
+
+    def __init__(self, costs: Costs, shares: FairShare | None = None, policy: Policy | None = None) -> None:
+        self.ready_s = 0.0
+        self._costs = costs
+        self._shares = shares or FairShare()
+        self._policy = policy or Policy()
+        self._grids: dict[Method, CostGrid] = {}
+        self._candidates: dict[Method, Sequence[Candidate]] = {}
+        self._entries: dict[I, Entry[I]] = {}
+        self._plan: LanePlan[I] = LanePlan()
+        self._new: set[Method] = set()  # methods whose items were not partitioned since some came
+        self._longest_s = 0.0
+        self._version = costs.version
+
+    def __repr__(self) -> str:
+        return f"<LaneScheduler {len(self._entries)} items in {len(self._plan)} groups, {self._plan.bound_s:.3f} s>"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, item: I) -> bool:
+        return item in self._entries
+
+    @property
+    def backlog_s(self) -> float:
+        """What running all that waits hardly ever takes more than."""
+        return self._plan.bound_s
+
+    def rows_max(self, method: Method, need: Sizes) -> int:
+        """The most rows of a need (its own rows aside) that run together; 0 where nothing warm covers it."""
+        grid = self._grids.get(method)
+        shape = grid.shape(need) if grid else None
+        if grid is None or shape is None:
+            return 0
+        costs_us = grid.costs_us(shape)
+        return max((rows for rows in range(1, grid.rows_max + 1) if costs_us[rows] < inf), default=0)
+
+    def covers(self, method: Method, need: Sizes, rows: int) -> bool:
+        """Whether something warm runs it."""
+        grid = self._grids.get(method)
+        shape = grid.shape(need) if grid else None
+        return grid is not None and shape is not None and grid.cheapest(rows, shape) is not None
+
+    def set_warm(self, method: Method, candidates: Sequence[Candidate]) -> list[I]:
+        """Say what is warm for a method; what nothing covers any more leaves the queue, and is returned."""
+        self._candidates[method] = candidates
+        entries = [entry for entry in self._entries.values() if entry.item.method is method]
+        for entry in entries:
+            self.remove(entry.item)
+        self._weigh(method)
+        for entry in entries:
+            item = entry.item
+            if self.covers(method, item.need, item.rows):
+                self._add(self._entry(item, promised=entry.promised))
+        return [entry.item for entry in entries if entry.item not in self._entries]
+
+    def offer(self, items: Sequence[I], now_s: float, free_s: float) -> Refusal | None:
+        """Take in all of these items, each with a promise, or none of them and say why.
+
+        Args:
+            items: Of one request; something warm covers each.
+            now_s: The time.
+            free_s: When the lane can run something, at the latest.
+        """
+        start_s = max(now_s, free_s)
+        for place, item in enumerate(items):
+            if refusal := self._promise(item, now_s, start_s):
+                for taken in items[:place]:
+                    self.remove(taken)
+                return refusal
+        return None
+
+    def force(self, item: I) -> bool:
+        """Take in an item without a promise; False if nothing warm covers it."""
+        if not self.covers(item.method, item.need, item.rows):
+            return False
+        self._add(self._entry(item, promised=False))
+        return True
+
+    def remove(self, item: I) -> None:
+        """Forget an item that nobody waits for any more; one that is not here is no error."""
+        entry = self._entries.pop(item, None)
+        if entry is not None:
+            group = entry.group
+            assert group is not None
+            self._plan.changed(group, [other for other in group.entries if other is not entry])
+
+    def overdue(self, now_s: float) -> list[I]:
+        """Items that would be late even if they ran now, as predicted; they leave the queue."""
+        late = []
+        for group in self._plan:
+            if group.due_s >= now_s + self._longest_s:
+                break
+            late += [entry.item for entry in group.entries if entry.item.deadline_s < now_s + entry.alone_s]
+        for item in late:
+            self.remove(item)
+        return late
+
+    def next(self, now_s: float) -> Group[I] | None:
+        """What an idle lane runs now: it leaves the queue. None if nothing waits, or all of it for company."""
+        if not self._plan:
+            return None
+        if self._version != self._costs.version:
+            self._weigh_anew()
+        self._partition_new(now_s)
+        group = self._turn(now_s)
+        if group is None:
+            return None
+        self._plan.take(group)
+        for entry in group.entries:
+            del self._entries[entry.item]
+        candidate = group.grid.cheapest(group.rows, group.shape)
+        assert candidate is not None
+        cost_us = group.cost_s / _US
+        self._shares.used(group.method.model, cost_us)
+        return Group([entry.item for entry in group.entries], candidate, cost_us, group.bound_s / _US)
+
+    def clear(self) -> list[I]:
+        """Forget everything that waits, which is returned in the order of its arrival."""
+        items = sorted(self._entries, key=lambda item: item.arrived_s)
+        for item in items:
+            self.remove(item)
+        return items
+
+    # Taking in
+
+    def _promise(self, item: I, now_s: float, start_s: float) -> Refusal | None:
+        plan = self._plan
+        entry = self._entry(item, promised=True)
+        alone = Planned(item.method, self._grids[item.method], [entry])
+        if plan.easy(item.deadline_s, alone.bound_s, start_s):
+            self._add(entry, alone)
+            return None
+        if not plan and start_s <= now_s and now_s + alone.cost_s <= item.deadline_s:
+            entry.promised = False  # nobody is before it: that its run might take longer is no reason to refuse it
+            self._add(entry)
+            return None
+        late_s = inf
+        for again in (False, True):
+            if again and not self._partition_new(start_s):
+                break
+            if item.method.mergeable and (group := plan.cheapest_join(entry, alone, start_s)):
+                more_s = group.with_one_more(entry) - group.bound_s
+                if self._beyond_share_s(item, more_s, start_s) <= 0:
+                    self._entries[item] = entry
+                    plan.changed(group, [*group.entries, entry])
+                    self._new.add(item.method)
+                    return None
+            late_s = max(plan.late_s(alone, start_s), self._beyond_share_s(item, alone.bound_s, start_s))
+            if late_s <= 0:
+                self._add(entry, alone)
+                return None
+        before_s = start_s - now_s + plan.bound_s
+        reason = (
+            f"{(item.deadline_s - now_s) * 1e3:.0f} ms are left for it; it is predicted to take up to "
+            f"{alone.bound_s * 1e3:.0f} ms, and up to {before_s * 1e3:.0f} ms of work wait"
+        )
+        return Refusal(reason, retry_after_s=late_s)
+
+    def _beyond_share_s(self, item: I, more_s: float, start_s: float) -> float:
+        """By how much an item is late if the lane does all that others wait for, up to their share, before it."""
+        model = item.method.model
+        own_s, others_s = self._plan.bounds_s(model, item.deadline_s)
+        own_s += max(0.0, more_s)
+        share = self._shares.share(model, self._plan.models)
+        return max(0.0, start_s + min(own_s / share, own_s + others_s) - item.deadline_s)
+
+    def _entry(self, item: I, *, promised: bool) -> Entry[I]:
+        grid = self._grids[item.method]
+        shape = grid.shape(item.need)
+        assert shape is not None, item
+        rank_s = item.arrived_s - item.priority * self._policy.aging_s
+        return Entry(item, shape, rank_s, grid.costs_us(shape)[item.rows] * _US, promised=promised)
+
+    def _add(self, entry: Entry[I], group: Planned[I] | None = None) -> None:
+        item = entry.item
+        method = item.method
+        if method.model not in self._plan.models:
+            self._shares.joins(method.model)
+        self._entries[item] = entry
+        self._plan.add(group or Planned(method, self._grids[method], [entry]))
+        if method.mergeable and not item.runs:
+            self._new.add(method)
+
+    # Giving out
+
+    def _partition_new(self, start_s: float) -> bool:
+        """Partition anew what waits of methods of which something came; whether there was any."""
+        methods, self._new = self._new, set()
+        for method in methods:
+            self._partition(method, start_s)
+        return bool(methods)
+
+    def _partition(self, method: Method, start_s: float) -> None:
+        groups: list[Planned[I]] = []
+        entries: list[Entry[I]] = []
+        for group in self._plan:
+            if group.method is method and not group.entries[0].item.runs:
+                if len(entries) + len(group.entries) > WINDOW_MAX:
+                    self._new.add(method)  # there is more to be done when these have run
+                    break
+                groups.append(group)
+                entries += group.entries
+        if len(entries) < 2:
+            return
+        grid = self._grids[method]
+        entries.sort(key=lambda entry: (entry.shape, entry.rank_s))
+        cuts = partition([entry.rows for entry in entries], [entry.shape for entry in entries], grid)
+        planned = [Planned(method, grid, entries[start:end]) for start, end in cuts]
+        if sum(group.cost_s for group in planned) < sum(group.cost_s for group in groups):
+            self._plan.replaced(groups, planned, start_s)
+
+    def _turn(self, now_s: float) -> Planned[I] | None:
+        """The group whose turn it is, if all promises are kept then; else the one that is due first."""
+        plan = self._plan
+        firsts: dict[str, Planned[I]] = {}
+        for group in plan:
+            best = firsts.get(group.method.model)
+            if (best is None or group.rank_s < best.rank_s) and self._ripe_s(group) <= now_s:
+                firsts[group.method.model] = group
+        if not firsts:
+            self.ready_s = min(now_s + plan.spare_s(now_s), *map(self._ripe_s, plan))
+            return None if self.ready_s > now_s else plan.first
+        group = min(firsts.values(), key=lambda group: (self._shares.time(group.method.model), group.rank_s))
+        return group if plan.may_go_first(group, now_s) else plan.first
+
+    def _ripe_s(self, group: Planned[I]) -> float:
+        """From when on a group does not wait for company."""
+        wait_s = self._policy.gather_s
+        if not wait_s or not group.method.mergeable or group.rows >= group.grid.best_rows[group.shape]:
+            return 0.0
+        return min(entry.item.arrived_s for entry in group.entries) + wait_s
+
+    # What is known of costs
+
+    def _weigh(self, method: Method) -> None:
+        self._grids[method] = CostGrid(method, self._candidates[method], self._costs)
+        self._longest_s = max(grid.longest_us for grid in self._grids.values()) * _US
+
+    def _weigh_anew(self) -> None:
+        """Predictions have moved: plan with the new ones. The order of deadlines stays, what is promised too."""
+        self._version = self._costs.version
+        for method in self._candidates:
+            self._weigh(method)
+        for group in list(self._plan):
+            group.grid = self._grids[group.method]
+            for entry in group.entries:
+                entry.alone_s = group.grid.costs_us(entry.shape)[entry.rows] * _US
+            self._plan.changed(group, group.entries)
+            self._new.add(group.method)

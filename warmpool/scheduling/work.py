@@ -1,0 +1,67 @@
+"""What waits and what runs, as scheduling sees it. Times are seconds of one monotonic clock, costs microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from warmpool.selection import Candidate, Sizes
+
+
+class Method(Protocol):
+    """A method, compared by identity. `batch` names the dimension of its rows, None if it has none."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def batch(self) -> str | None: ...
+    @property
+    def mergeable(self) -> bool:
+        """Whether rows of different requests may run together."""
+
+
+class Item(Protocol):
+    """Rows that run together, in one batch; compared by identity.
+
+    `need` has the size of every dimension of the method, rows included. Of two items of a model, a higher `priority`
+    runs first. An item with `runs` was in a batch that failed: it runs alone, so that it takes nobody along again.
+    """
+
+    @property
+    def method(self) -> Method: ...
+    @property
+    def need(self) -> Sizes: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def arrived_s(self) -> float: ...
+    @property
+    def deadline_s(self) -> float: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def runs(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group[I: Item]:
+    """Items that run together now: on what, how long that is predicted to take, and hardly ever more than."""
+
+    items: list[I]
+    candidate: Candidate
+    cost_us: float
+    bound_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why items would not be answered in time, and after how many seconds they might."""
+
+    reason: str
+    retry_after_s: float
+
+
+def rows_of(items: Sequence[Item]) -> int:
+    """Rows of several items together."""
+    return sum(item.rows for item in items)
