@@ -86,7 +86,9 @@ def test_an_error_is_answered_with_its_message_and_where_waiting_helps_for_how_l
     assert ("retry-after" in response.headers) is issubclass(kind, errors.RetryLater)
 
 
-@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.01, "2"), (1.4, "2"), (2.0, "2"), (10.0, "10")])
+@pytest.mark.parametrize(
+    ("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.01, "2"), (1.4, "2"), (2.0, "2"), (10.0, "10")]
+)
 def test_a_caller_is_told_whole_seconds_and_at_least_one(seconds, header):
     assert http_app.error_response(errors.NotWarm("loading", seconds)).headers["retry-after"] == header
 
