@@ -22,6 +22,7 @@ from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings
 from warmpool.lane_process import LaneProcess
 from warmpool.load_plan import Loadable, LoadPlan
+from warmpool.scheduling.cost_model import CostModel
 from warmpool.selection import Sizes
 from warmpool.standing_zygote import StandingZygote
 
@@ -58,6 +59,7 @@ class LaneProxy:
 
     Attributes:
         held: What it holds, and is to hold.
+        costs: What its batches take.
         warmed: Is set once everything was tried.
     """
 
@@ -69,6 +71,7 @@ class LaneProxy:
         self.state = "starting"
         self.arena = Arena.create(arena_bytes)
         self.held = Holdings()
+        self.costs = CostModel()
         self.batch: Batch | None = None
         self.restarts = 0
         self.started_ns = 0

@@ -91,6 +91,7 @@ def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, A
         "cold": {held.loadable(number).title: reason for number, reason in held.cold_reasons.items()},
         "busy": lane.batch is not None,
         "batches": lane.batches_run,
+        "costs": lane.costs.describe(),
         "restarts": lane.restarts,
         "compiles": answer.compiles if answer else None,
         "resident_bytes": answer.resident_bytes if answer else None,
