@@ -1,54 +1,110 @@
 """The batcher: requests wait here while lanes are busy, and leave as batches as soon as one is idle.
 
-No window: an idle lane starts at once with what is there. Decisions are `warmpool.selection`'s; this file holds the
-queues. It settles every part exactly once, with a result or with an error.
+What runs when, and who is refused, is decided by `warmpool.scheduling`, one queue for each lane; this file has the
+callers who wait. It settles every part exactly once, with a result or with an error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from warmpool import messages
-from warmpool.batches import Batch, Part, PartResult
+from warmpool.batches import Array, Batch, Part, PartResult
 from warmpool.catalog import ServedMethod
-from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge
+from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge, WarmpoolError
 from warmpool.lanes import LaneProxy
-from warmpool.selection import Sizes, covers, gather, rows_max
+from warmpool.scheduling.fair_share import FairShare
+from warmpool.scheduling.scheduler import LaneScheduler, Policy
+from warmpool.scheduling.work import Refusal
+from warmpool.selection import Candidate, Sizes
 
-GATHER_PARTS_MAX = 64  # how far into a queue a batch looks for company
+log = logging.getLogger(__name__)
+
+TOO_LATE = "the request's time ran out before it was answered"
 SHUTTING_DOWN = "the instance is shutting down"
 RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first
 
 
+class LaneQueue:
+    """A lane and what waits for it."""
+
+    def __init__(self, lane: LaneProxy, policy: Policy, weights: Mapping[str, float]) -> None:
+        self.lane = lane
+        self.waiting: LaneScheduler[Part] = LaneScheduler(lane.costs, FairShare(weights), policy)
+        self.free_s = 0.0  # when the batch that runs is over, at the latest
+        self.timer: asyncio.TimerHandle | None = None
+        self._warm: dict[ServedMethod, list[Candidate]] = {}
+
+    def warm_changed(self) -> list[Part]:
+        """Plan with what is warm now; the parts that nothing covers any more."""
+        lost: list[Part] = []
+        warm = self.lane.held.warm
+        for method in {*warm, *self._warm}:
+            candidates = list(warm.get(method, ()))
+            if candidates != self._warm.get(method):
+                self._warm[method] = candidates
+                lost += self.waiting.set_warm(method, candidates)
+        return lost
+
+    def covers(self, part: Part) -> bool:
+        """Whether the lane has something warm for it."""
+        return self.waiting.covers(part.method, part.need, part.rows)
+
+
 class Batcher:
-    """Waiting parts by method and by the lane that is to run them, and the lanes in order of preference.
+    """Waiting parts by the lane that is to run them, and the lanes in order of preference.
 
     A part waits for the first lane that holds a warm executable for it, or for none yet. So what a busy lane or a
-    missing executable holds up is held up alone; what is queued where is decided anew when what is warm changes.
+    missing executable holds up is held up alone; what waits where is decided anew when what is warm changes.
+
+    Args:
+        rows_max: Rows that may wait.
+        finished: Is told of every batch that ran.
+        policy: How each lane's queue is run.
+        weights: The models' shares of a lane's time, 1 for one that is not named.
+
+    Attributes:
+        open: Until the weights are known to be whole, nothing runs.
+        rows_waiting: In all queues.
     """
 
-    def __init__(self, rows_max: int, finished: Callable[[Batch, LaneProxy], None]) -> None:
-        self.lanes: Sequence[LaneProxy] = ()
-        self.open = False  # until the weights are known to be whole, nothing runs
+    def __init__(
+        self,
+        rows_max: int,
+        finished: Callable[[Batch, LaneProxy], None],
+        policy: Policy | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self.open = False
         self.rows_waiting = 0
+        self._queues: dict[LaneProxy, LaneQueue] = {}
+        self._cold: dict[Part, None] = {}  # for which nothing is warm yet, in the order of their arrival
         self._closed = False
         self._rows_max = rows_max
-        self._queues: dict[tuple[ServedMethod, LaneProxy | None], deque[Part]] = {}
         self._finished = finished
+        self._policy = policy or Policy()
+        self._weights = weights or {}
 
     def __repr__(self) -> str:
-        return f"<Batcher {self.rows_waiting} of {self._rows_max} rows waiting, {self.lanes}>"
+        return f"<Batcher {self.rows_waiting} of {self._rows_max} rows waiting, {[*self._queues]}>"
+
+    def serve(self, lanes: Iterable[LaneProxy]) -> None:
+        """The lanes that run things, those to be preferred first."""
+        self._queues = {lane: LaneQueue(lane, self._policy, self._weights) for lane in lanes}
+
+    def waiting(self) -> list[Part]:
+        """The parts that wait."""
+        return [*self._cold, *(part for queue in self._queues.values() for part in queue.waiting.items())]
 
     def chunk_rows(self, method: ServedMethod, need: Sizes) -> int:
         """How many rows of this need a part may have: what is warm decides, the plan while nothing is."""
         if method.batch is None:
             return 1
-        for lane in self.lanes:
-            if rows := rows_max(lane.held.warm.get(method, ()), need, method.batch):
+        for queue in self._queues.values():
+            if rows := queue.waiting.rows_max(method, need):
                 return rows
         return method.dims[method.batch].sizes[-1]
 
@@ -57,31 +113,33 @@ class Batcher:
 
         Raises:
             TooLarge: it has more rows than may wait at all.
-            Overloaded: too many rows wait already.
+            Overloaded: too many rows wait already, or it would not be answered in time.
             NotWarm: no lane holds or is loading an executable that covers it.
             DeadlineExceeded: its time ran out.
             LaneFailed: it ran twice and failed twice.
         """
         self._admit(parts)
-        for part in parts:
-            part.cold = self._wait(part) is None
         self._pump()
         try:
             async with asyncio.timeout_at(parts[0].deadline_s):
                 return [await part.answer for part in parts]
         except TimeoutError:
-            raise DeadlineExceeded("the request's time ran out before it was answered") from None
+            raise DeadlineExceeded(TOO_LATE) from None
         finally:
             for part in parts:
                 self._leave(part)
 
     def changed(self) -> None:
         """What lanes hold or may come to hold has changed: decide anew where every part waits, if at all."""
-        waiting = [part for queue in self._queues.values() for part in queue]
-        for part in waiting:
-            self._take(part)
-        self._queues.clear()
-        for part in sorted(waiting, key=lambda part: part.arrived_ns):
+        moving: list[Part] = []
+        for place, queue in enumerate(self._queues.values()):
+            moving += queue.warm_changed()
+            if place:  # a lane that is preferred may have become warm for it
+                moving += queue.waiting.clear()
+        moving += self._cold
+        self._cold.clear()
+        for part in sorted(moving, key=lambda part: part.arrived_ns):
+            self.rows_waiting -= part.rows
             if part.answer.done():
                 continue
             try:
@@ -89,31 +147,19 @@ class Batcher:
             except NotWarm as error:
                 part.answer.set_exception(error)
             else:
-                self._wait(part)
+                self._place_again(part)
         self._pump()
 
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
         """Settle the parts of a batch with its results."""
         received_ns = time.time_ns()
-        for part, outputs in zip(batch.parts, batch.cut(lane.results(batch)), strict=True):
-            if part.answer.done():
-                continue  # cancelled or late while it ran: nobody waits, its neighbours are not touched
-            part.answer.set_result(
-                PartResult(
-                    outputs=outputs,
-                    lane=lane.name,
-                    bucket=batch.bucket,
-                    padding=batch.padding,
-                    batch_rows=batch.rows,
-                    cold=part.cold,
-                    arrived_ns=part.arrived_ns,
-                    formed_ns=batch.formed_ns,
-                    sent_ns=batch.sent_ns,
-                    run_start_ns=done.start_ns,
-                    run_end_ns=done.end_ns,
-                    received_ns=received_ns,
-                )
-            )
+        lane.costs.observe(batch.method, batch.executable, (received_ns - batch.sent_ns) / 1e3)
+        results = lane.results(batch)
+        row = 0
+        for part in batch.parts:
+            if not part.answer.done():  # else cancelled or late while it ran: nobody waits
+                self._answer(part, batch, done, row, results, lane.name, received_ns)
+            row += part.rows
         self._finished(batch, lane)
         self._pump()
 
@@ -129,64 +175,20 @@ class Batcher:
             elif part.runs >= RUNS_MAX:
                 part.answer.set_exception(LaneFailed(f"it was run {part.runs} times and failed; the log says why"))
             else:
-                self._wait(part)
+                self._place_again(part)
         self.changed()
 
     def withdraw(self, methods: Iterable[ServedMethod], reason: str) -> None:
         """Fail what waits for methods that turn out not to be fit to serve."""
-        for method in methods:
-            self._settle(NotWarm(reason, retry_after_s=10.0), method)
+        gone = set(methods)
+        self._settle(NotWarm(reason, retry_after_s=10.0), lambda part: part.method in gone)
 
     def close(self) -> None:
         """Settle everything that still waits: the instance is going."""
         self._closed = True
-        self._settle(NotWarm(SHUTTING_DOWN))
+        self._settle(NotWarm(SHUTTING_DOWN), lambda _: True)
 
-    def _settle(self, error: NotWarm, method: ServedMethod | None = None) -> None:
-        for (queued, _), queue in self._queues.items():
-            for part in queue if method in {None, queued} else ():
-                if not part.answer.done():
-                    part.answer.set_exception(error)
-
-    def _pump(self) -> None:
-        """Give every idle lane a batch, if there is one for it."""
-        for lane in self.lanes if self.open else ():
-            if lane.idle and (batch := self._form(lane)):
-                lane.submit(batch)
-
-    def _form(self, lane: LaneProxy) -> Batch | None:
-        """The next batch for a lane: of the method whose first waiting part has waited longest."""
-        queues = [queue for (_, taker), queue in self._queues.items() if taker is lane and self._has_head(queue)]
-        if not queues:
-            return None
-        queue = min(queues, key=lambda queue: queue[0].arrived_ns)
-        method = queue[0].method
-        if queue[0].runs:  # it was in a batch that failed: alone, it can take no neighbour along a second time
-            waiting = [queue[0]]
-        else:
-            waiting = [part for part in islice(queue, GATHER_PARTS_MAX) if not part.answer.done() and not part.runs]
-        chosen = gather(
-            [part.need for part in waiting], lane.held.warm[method], method.batch if method.mergeable else None
-        )
-        assert chosen is not None
-        indices, executable = chosen
-        parts = [waiting[index] for index in indices]
-        for part in parts:
-            self._take(part)
-            part.runs += 1
-        return Batch(method=method, parts=parts, executable=executable, formed_ns=time.time_ns())
-
-    def _has_head(self, queue: deque[Part]) -> bool:
-        while queue and queue[0].answer.done():
-            self._take(queue[0])
-        return bool(queue)
-
-    def _preferred(self, part: Part) -> LaneProxy | None:
-        """The first lane that holds a warm executable for it; the CPU's only where the primary has none."""
-        for lane in self.lanes:
-            if any(covers(candidate.bucket, part.need) for candidate in lane.held.warm.get(part.method, ())):
-                return lane
-        return None
+    # Coming
 
     def _admit(self, parts: Sequence[Part]) -> None:
         rows = sum(part.rows for part in parts)
@@ -194,34 +196,153 @@ class Batcher:
             raise TooLarge(f"{rows} rows, allowed in one request: {self._rows_max}")
         if self.rows_waiting + rows > self._rows_max:
             raise Overloaded(f"{self.rows_waiting} rows wait, {self._rows_max} may")
+        if parts[0].deadline_s <= asyncio.get_running_loop().time():
+            raise DeadlineExceeded(TOO_LATE)
         for part in parts:
             self._refuse_hopeless(part)
+        queue = next((queue for queue in self._queues.values() if all(map(queue.covers, parts))), None)
+        if queue is None:
+            for part in parts:
+                part.cold = True
+                self._cold[part] = None
+        elif refusal := self._offer(queue, parts):
+            raise Overloaded(f"it would not be answered in time: {refusal.reason}", refusal.retry_after_s)
+        self.rows_waiting += rows
 
-    def _leave(self, part: Part) -> None:
-        """Nobody waits for the part any more: its rows leave at once, if they do not run already."""
-        if part.queue is not None:
-            self._take(part)
-        if not part.answer.cancel() and not part.answer.cancelled():
-            part.answer.exception()  # seen, so that asyncio does not report it as lost
+    def _offer(self, queue: LaneQueue, parts: Sequence[Part]) -> Refusal | None:
+        """Offer parts to a lane, and to those after it that have a device of their own."""
+        now_s = asyncio.get_running_loop().time()
+        first = queue.lane
+        refusal = queue.waiting.offer(parts, now_s, queue.free_s)
+        for other in self._queues.values() if refusal else ():
+            if other.lane.mode != first.mode and all(map(other.covers, parts)):
+                refusal = other.waiting.offer(parts, now_s, other.free_s) and refusal
+        return refusal
+
+    def _place_again(self, part: Part) -> None:
+        """Let a part that was taken in before wait where it belongs now."""
+        self.rows_waiting += part.rows
+        for queue in self._queues.values():
+            if queue.covers(part):
+                if part.runs or self._offer(queue, [part]):
+                    queue.waiting.force(part)
+                return
+        self._cold[part] = None
 
     def _refuse_hopeless(self, part: Part) -> None:
-        if not any(lane.may_cover(part.method, part.need) for lane in self.lanes):
+        if not any(lane.may_cover(part.method, part.need) for lane in self._queues):
             raise NotWarm(
                 f"{part.method.model}:{part.method.name} has no executable on this machine that covers"
                 f" {', '.join(f'{name}={size}' for name, size in part.need.items()) or 'it'}",
                 retry_after_s=10.0,
             )
 
-    def _wait(self, part: Part) -> LaneProxy | None:
-        """Queue a part for the lane that is to run it, which is returned: None while nothing warm covers it."""
-        lane = self._preferred(part)
-        part.queue = self._queues.setdefault((part.method, lane), deque())
-        part.queue.append(part)
-        self.rows_waiting += part.rows
-        return lane
+    # Running
 
-    def _take(self, part: Part) -> None:
-        assert part.queue is not None
-        part.queue.remove(part)
-        part.queue = None
-        self.rows_waiting -= part.rows
+    def _pump(self) -> None:
+        """Give every idle lane a batch, if there is one for it."""
+        for queue in self._queues.values() if self.open else ():
+            while queue.lane.idle and queue.waiting:
+                if not self._run_next(queue):
+                    break
+
+    def _run_next(self, queue: LaneQueue) -> bool:
+        """Give a lane what is next in its queue; False if everything waits for company."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for part in queue.waiting.overdue(now_s):
+            self.rows_waiting -= part.rows
+            if not part.answer.done():
+                part.answer.set_exception(DeadlineExceeded("there is not enough time left to answer the request"))
+        group = queue.waiting.next(now_s)
+        if group is None:
+            if queue.waiting:
+                self._ask_again(queue, loop)
+            return False
+        self.rows_waiting -= sum(part.rows for part in group.items)
+        parts = [part for part in group.items if not part.answer.done()]
+        if not parts:
+            return True
+        for part in parts:
+            part.runs += 1
+        batch = Batch(method=parts[0].method, parts=parts, executable=group.candidate, formed_ns=time.time_ns())
+        queue.free_s = now_s + group.bound_us * 1e-6
+        try:
+            queue.lane.submit(batch)
+        except Exception as error:  # what one of them brought cannot be written: alone, each only fails itself
+            log.exception("a batch cannot be written")
+            self._apart(parts, error)
+        return True
+
+    def _ask_again(self, queue: LaneQueue, loop: asyncio.AbstractEventLoop) -> None:
+        if queue.timer is not None:
+            queue.timer.cancel()
+        queue.timer = loop.call_at(queue.waiting.ready_s, self._pump)
+
+    def _apart(self, parts: Sequence[Part], error: Exception) -> None:
+        if len(parts) == 1:
+            parts[0].answer.set_exception(error)
+            return
+        for part in parts:
+            self._place_again(part)
+
+    def _answer(
+        self,
+        part: Part,
+        batch: Batch,
+        done: messages.Done,
+        row: int,
+        results: Sequence[Array],
+        lane: str,
+        received_ns: int,
+    ) -> None:
+        try:
+            outputs = batch.cut(part, row, results)
+        except Exception as error:  # it fails alone
+            part.answer.set_exception(error)
+            return
+        part.answer.set_result(
+            PartResult(
+                outputs=outputs,
+                lane=lane,
+                bucket=batch.bucket,
+                padding=batch.padding,
+                batch_rows=batch.rows,
+                padded_rows=batch.padded_rows,
+                elements=batch.elements,
+                padded_elements=batch.padded_elements,
+                cold=part.cold,
+                arrived_ns=part.arrived_ns,
+                formed_ns=batch.formed_ns,
+                sent_ns=batch.sent_ns,
+                run_start_ns=done.start_ns,
+                run_end_ns=done.end_ns,
+                received_ns=received_ns,
+            )
+        )
+
+    # Leaving
+
+    def _leave(self, part: Part) -> None:
+        """Nobody waits for the part any more: its rows leave at once, if they do not run already."""
+        if self._forget(part):
+            self.rows_waiting -= part.rows
+        if not part.answer.cancel() and not part.answer.cancelled():
+            part.answer.exception()  # seen, so that asyncio does not report it as lost
+
+    def _forget(self, part: Part) -> bool:
+        """Take a part out of the queue that it is in; whether it was in any."""
+        if part in self._cold:
+            del self._cold[part]
+            return True
+        for queue in self._queues.values():
+            if part in queue.waiting:
+                queue.waiting.remove(part)
+                return True
+        return False
+
+    def _settle(self, error: WarmpoolError, concerned: Callable[[Part], bool]) -> None:
+        """Fail what waits. Whoever waits for it then takes it out of its queue."""
+        for part in self.waiting():
+            if concerned(part) and not part.answer.done():
+                part.answer.set_exception(error)

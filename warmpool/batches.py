@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +20,20 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """The answer to one part: outputs of true shape, its own copies, and what happened. Times in ns since the epoch."""
+    """The answer to one part: outputs of true shape, its own copies, and what happened. Times in ns since the epoch.
+
+    Of the whole batch: `batch_rows` of requests and `padded_rows` of nobody make the bucket's rows; so do `elements`
+    and `padded_elements` all that its inputs have.
+    """
 
     outputs: list[Array]
     lane: str
     bucket: str
     padding: float
     batch_rows: int
+    padded_rows: int
+    elements: int
+    padded_elements: int
     cold: bool
     arrived_ns: int
     formed_ns: int
@@ -41,8 +47,8 @@ class PartResult:
 class Part:
     """Rows of one request that run together: all of them, or as many as fit the largest bucket.
 
-    `need` has the size of every dimension of the method, rows included; `inputs` follow the manifest's order. `queue`
-    is where it waits.
+    `need` has the size of every dimension of the method, rows included; `inputs` follow the manifest's order.
+    `arrived_s` and `deadline_s` are of the event loop's clock. Of two parts of a model, a higher `priority` runs first.
     """
 
     method: ServedMethod
@@ -51,9 +57,10 @@ class Part:
     deadline_s: float
     arrived_ns: int
     answer: asyncio.Future[PartResult]
+    arrived_s: float = 0.0
+    priority: int = 0
     cold: bool = False
     runs: int = 0
-    queue: deque[Part] | None = None
 
     @property
     def rows(self) -> int:
@@ -69,33 +76,39 @@ class Batch:
     executable: Candidate
     formed_ns: int
     sent_ns: int = 0
-    padding: float = 0.0
+    elements: int = 0
+    padded_elements: int = 0
     begun: bool = True  # False if its lane died before it came to it
 
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
 
+    @property
+    def padded_rows(self) -> int:
+        """Rows of the bucket that nobody asked for."""
+        return self.executable.bucket[self.method.batch] - self.rows if self.method.batch else 0
+
+    @property
+    def padding(self) -> float:
+        """The share of its input elements that is padding, 0 to 1."""
+        return padding_share(self.elements, self.elements + self.padded_elements)
+
     def fill(self, destinations: Sequence[Array]) -> None:
         """Write every part's rows into the bucket's tensors, and pad values everywhere else."""
-        true_elements = padded_elements = 0
+        elements = whole = 0
         for index, (spec, destination) in enumerate(zip(self.method.spec.inputs, destinations, strict=True)):
             sources = [part.inputs[index] for part in self.parts]
             fill(spec, destination, sources)
-            true_elements += sum(source.size for source in sources)
-            padded_elements += destination.size
-        self.padding = padding_share(true_elements, padded_elements)
+            elements += sum(source.size for source in sources)
+            whole += destination.size
+        self.elements, self.padded_elements = elements, whole - elements
 
-    def cut(self, results: Sequence[Array]) -> list[list[Array]]:
-        """Each part's outputs, in its true shapes, copied out of the bucket's tensors."""
-        cut: list[list[Array]] = []
-        row = 0
-        for part in self.parts:
-            shapes = [shape_of(spec.shape, part.need) for spec in self.method.spec.outputs]
-            start = row if self.method.mergeable else 0
-            cut.append([take(result, shape, start) for result, shape in zip(results, shapes, strict=True)])
-            row += part.rows
-        return cut
+    def cut(self, part: Part, row: int, results: Sequence[Array]) -> list[Array]:
+        """One part's outputs, in its true shapes, copied out of the bucket's tensors; its rows begin at `row`."""
+        shapes = [shape_of(spec.shape, part.need) for spec in self.method.spec.outputs]
+        start = row if self.method.mergeable else 0
+        return [take(result, shape, start) for result, shape in zip(results, shapes, strict=True)]
 
     @property
     def bucket(self) -> str:

@@ -86,7 +86,7 @@ class Instance:
             LaneProxy("primary", primary_mode, self._zygote, arena_bytes, self.store.trust, self),
             LaneProxy("cpu", "jaxlib", self._zygote, arena_bytes, self.store.trust, self),
         ]
-        self.batcher.lanes = self.lanes
+        self.batcher.serve(self.lanes)
         self.lanes[0].start()
         await self._verify_weights()
 

@@ -20,6 +20,24 @@ from warmpool.lanes import LaneProxy
 from warmpool.selection import Candidate, Sizes, covers
 
 
+class FixedCosts:
+    """Predicts what was measured at publish, whatever batches take."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.observed: list[tuple[ServedMethod, Candidate]] = []
+
+    def predicted_us(self, method: ServedMethod, candidate: Candidate) -> float:
+        return candidate.cost_us
+
+    def bound_us(self, method: ServedMethod, candidate: Candidate) -> float:
+        return candidate.cost_us
+
+    def observe(self, method: ServedMethod, candidate: Candidate, took_us: float) -> None:
+        self.observed.append((method, candidate))
+
+
 class FakeLane:
     """The part of LaneProxy that a batcher uses. It doubles every input; `finish`, `fail` and `die` are the test's.
 
@@ -28,6 +46,8 @@ class FakeLane:
 
     def __init__(self, name: str, batcher: Batcher) -> None:
         self.name = name
+        self.mode = "jaxlib"
+        self.costs = FixedCosts()
         self.warm: defaultdict[ServedMethod, list[Candidate]] = defaultdict(list)
         self.plan: defaultdict[ServedMethod, list[dict[str, int]]] = defaultdict(list)
         self.known = True
@@ -115,7 +135,7 @@ class World:
         self.finished: list[tuple[Batch, str]] = []
         self.batcher = Batcher(rows_max, lambda batch, lane: self.finished.append((batch, lane.name)))
         self.primary, self.cpu = FakeLane("primary", self.batcher), FakeLane("cpu", self.batcher)
-        self.batcher.lanes = cast("list[LaneProxy]", [self.primary, self.cpu])
+        self.batcher.serve(cast("list[LaneProxy]", [self.primary, self.cpu]))
         self.batcher.open = True
         self.parts: dict[asyncio.Task[PartResult], Part] = {}
         self._arrivals = itertools.count()
@@ -127,7 +147,15 @@ class World:
         array = np.array(values, np.int32)
         need = {name: sizes.get(name, len(array)) for name in served.dims}
         loop = asyncio.get_running_loop()
-        one = part(served, need, [array], arrived_ns=next(self._arrivals), deadline_s=loop.time() + wait_s)
+        number = next(self._arrivals)
+        one = part(
+            served,
+            need,
+            [array],
+            arrived_ns=number,
+            arrived_s=loop.time() + number * 1e-9,
+            deadline_s=loop.time() + wait_s,
+        )
 
         async def answer() -> PartResult:
             return (await self.batcher.run([one]))[0]

@@ -51,6 +51,7 @@ def part(
     inputs: list[np.ndarray],
     *,
     arrived_ns: int = 0,
+    arrived_s: float = 0.0,
     deadline_s: float = 1e9,
 ) -> Part:
     """A part of a request; a loop has to run."""
@@ -60,5 +61,6 @@ def part(
         inputs=inputs,
         deadline_s=deadline_s,
         arrived_ns=arrived_ns,
+        arrived_s=arrived_s,
         answer=asyncio.get_running_loop().create_future(),
     )

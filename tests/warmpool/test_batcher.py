@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from tests.warmpool.fake_lane import FakeLane, World, manual_clock, pass_s, rest
 from tests.warmpool.served import BATCH, doubling, method, tensor
-from warmpool.batcher import GATHER_PARTS_MAX, RUNS_MAX
+from warmpool.batcher import RUNS_MAX
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded
-from warmpool.selection import cheapest
+from warmpool.scheduling.scheduler import WINDOW_MAX
+from warmpool.selection import covers
 
 DOUBLE = doubling()
 OTHER = doubling("other")
@@ -352,7 +353,7 @@ async def test_a_batch_on_the_cpu_takes_nobody_along_whom_the_primary_would_run(
 async def test_what_nothing_warm_covers_yet_waits_without_holding_up_others_and_runs_once_it_can():
     world = World()
     world.primary.plans(DOUBLE, {"batch": 8}).warms(DOUBLE, batch=2)
-    large = [await world.ask(DOUBLE, [number] * 5) for number in range(GATHER_PARTS_MAX + 1)]
+    large = [await world.ask(DOUBLE, [number] * 5) for number in range(WINDOW_MAX + 1)]
     small = await world.ask(DOUBLE, [7])
     assert world.primary.rows == [[[7]]]
     world.primary.finish()
@@ -391,9 +392,9 @@ async def test_the_primary_takes_over_what_waits_for_the_cpu_once_it_is_warm_and
     world.primary.warms(DOUBLE, batch=4)
     world.primary.finish()
     assert world.cpu.rows == [[[1, 1, 1]]]
-    assert world.primary.rows == [[[0]], [[2, 2, 2], [4]]]
+    assert world.primary.rows == [[[0]], [[2, 2, 2]]]
     world.primary.finish()
-    assert world.primary.rows[2] == [[3, 3, 3]]
+    assert world.primary.rows[2] == [[3, 3, 3], [4]]
 
 
 @manual_clock
@@ -504,13 +505,13 @@ async def test_a_batch_looks_for_company_only_so_far():
     world = World()
     world.primary.warms(DOUBLE, batch=100)
     await world.ask(DOUBLE, [0])
-    tasks = [await world.ask(DOUBLE, [number]) for number in range(GATHER_PARTS_MAX + 3)]
+    tasks = [await world.ask(DOUBLE, [number]) for number in range(WINDOW_MAX + 3)]
     world.primary.finish()
-    assert len(world.primary.batches[1].parts) == GATHER_PARTS_MAX
+    assert len(world.primary.batches[1].parts) == WINDOW_MAX
     world.primary.finish()
     world.primary.finish()
     await rest()
-    assert [doubled(task) for task in tasks] == [[2 * number] for number in range(GATHER_PARTS_MAX + 3)]
+    assert [doubled(task) for task in tasks] == [[2 * number] for number in range(WINDOW_MAX + 3)]
 
 
 @manual_clock
@@ -674,7 +675,7 @@ class Schedule:
 
     def _check(self) -> None:
         world = self.world
-        waiting = [one for one in world.parts.values() if one.queue is not None]
+        waiting = world.batcher.waiting()
         running = [one for lane in (world.primary, world.cpu) if lane.batch for one in lane.batch.parts]
         assert world.batcher.rows_waiting == sum(one.rows for one in waiting)
         assert not {*map(id, waiting)} & {*map(id, running)}
@@ -699,7 +700,9 @@ class Schedule:
 
     def _preferred(self, one) -> FakeLane | None:
         lanes = (self.world.primary, self.world.cpu)
-        return next((lane for lane in lanes if cheapest(lane.warm[one.method], one.need)), None)
+        return next(
+            (lane for lane in lanes if any(covers(held.bucket, one.need) for held in lane.warm[one.method])), None
+        )
 
     def _check_answer(self, task) -> None:
         if task.cancelled():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_parts_that_share_a_batch_come_back_as_they_went_in(specs, sizes, spare,
         batch = batch_of(identity, parts, **{name: largest[name] for name in identity.dims})
         regions = [left_over(spec.dtype, shape_of(spec, largest)) for spec in specs]
         batch.fill(regions)
-        return batch, regions, batch.cut(regions)
+        return batch, regions, cut_all(batch, regions)
 
     batch, regions, cut = asyncio.run(round_trip())
     for one, outputs in zip(batch.parts, cut, strict=True):
@@ -99,7 +100,15 @@ def test_parts_that_share_a_batch_come_back_as_they_went_in(specs, sizes, spare,
         assert bits(region) == bits(padded(spec, region.shape, [one.inputs[number] for one in batch.parts]))
     true = sum(array.size for one in batch.parts for array in one.inputs)
     assert batch.padding == pytest.approx(1 - true / sum(region.size for region in regions))
+    assert (batch.elements, batch.padded_elements) == (true, sum(region.size for region in regions) - true)
     assert batch.rows == sum(rows for rows, _ in sizes)
+    assert batch.padded_rows == (spare[0] if identity.batch else 0)
+
+
+def cut_all(batch, results):
+    """Every part's outputs."""
+    rows = [0, *itertools.accumulate(part.rows for part in batch.parts)]
+    return [batch.cut(part, row, results) for part, row in zip(batch.parts, rows, strict=False)]
 
 
 def batch_of(served, parts, **bucket):
@@ -136,7 +145,7 @@ def test_what_was_cut_does_not_change_with_the_arena():
         served = doubling()
         parts = [part(served, {"batch": 2}, [np.array([1, 2], np.int32)])]
         results = [np.array([2, 4, 0, 0], np.int32)]
-        ((output,),) = batch_of(served, parts, batch=4).cut(results)
+        ((output,),) = cut_all(batch_of(served, parts, batch=4), results)
         results[0][:] = -1
         return output
 
@@ -156,7 +165,7 @@ def test_outputs_are_cut_by_the_expressions_of_their_shapes():
             part(served, {"batch": 2, "seq": 1}, [np.zeros((2, 1), np.int32)]),
         ]
         doubled = np.arange(4 * 9, dtype=np.int32).reshape(4, 9)
-        return batch_of(served, parts, batch=4, seq=4).cut([doubled, np.arange(4, dtype=np.int32)])
+        return cut_all(batch_of(served, parts, batch=4, seq=4), [doubled, np.arange(4, dtype=np.int32)])
 
     first, second = asyncio.run(cut())
     assert [output.tolist() for output in first] == [[[0, 1, 2, 3, 4]], [0]]
@@ -168,7 +177,7 @@ def test_a_method_whose_rows_do_not_merge_is_cut_from_the_beginning():
         served = method([tensor("x", "int32", "batch")], [tensor("total", "int32"), tensor("same", "int32", "batch")])
         assert not served.mergeable
         one = part(served, {"batch": 3}, [np.array([1, 2, 3], np.int32)])
-        return batch_of(served, [one], batch=4).cut([np.array(6, np.int32), np.array([1, 2, 3, 0], np.int32)])
+        return cut_all(batch_of(served, [one], batch=4), [np.array(6, np.int32), np.array([1, 2, 3, 0], np.int32)])
 
     ((total, same),) = asyncio.run(cut())
     assert (total.tolist(), same.tolist()) == (6, [1, 2, 3])

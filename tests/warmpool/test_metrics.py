@@ -82,9 +82,9 @@ def batch(rows, padding):
     async def made():
         served = doubling()
         parts = [part(served, {"batch": rows}, [np.zeros(rows, np.int32)])]
-        return Batch(
-            method=served, parts=parts, executable=Candidate(0, {"batch": 8}, 1.0), formed_ns=0, padding=padding
-        )
+        made = Batch(method=served, parts=parts, executable=Candidate(0, {"batch": 8}, 1.0), formed_ns=0)
+        made.elements, made.padded_elements = round(100 * (1 - padding)), round(100 * padding)
+        return made
 
     return asyncio.run(made())
 

@@ -76,6 +76,10 @@ class LaneScheduler[I: Item]:
     def __contains__(self, item: I) -> bool:
         return item in self._entries
 
+    def items(self) -> list[I]:
+        """All that waits."""
+        return list(self._entries)
+
     @property
     def backlog_s(self) -> float:
         """What running all that waits hardly ever takes more than."""
