@@ -6,13 +6,13 @@ Beside `cache/executable.py` this is the one file that uses private JAX interfac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache.artifact import TensorType
-from cache.errors import Refused
+from cache.errors import CacheError, OutOfMemory, Refused
 
 if TYPE_CHECKING:
     from cache.arguments import Placement
@@ -34,6 +34,11 @@ class Devices:
 
     def __len__(self) -> int:
         return len(self.each)
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """What the runtime may take of the first device's own memory; 0 where it does not say, as on a CPU."""
+        return int((self.each[0].memory_stats() or {}).get("bytes_limit", 0))
 
     def put(self, array: NDArray[Any], number: int = 0, *, copied: bool = False) -> Buffer:
         """The array on one device.
@@ -96,7 +101,33 @@ class Devices:
                 _Aval(array), sharding, pieces, devices, True, copied, self._semantics, False
             )
         except Exception as error:
-            raise Refused(f"the device took no array of {array.nbytes} bytes: {first_line(error)}") from error
+            raise failure(f"the device took no array of {array.nbytes} bytes", error) from error
+
+
+class Memory(NamedTuple):
+    """Bytes of a device that an executable takes, by XLA's account; 0 for what it does not say: on a CPU, its code.
+
+    `code` while it is loaded, the others while it runs.
+    """
+
+    code: int = 0
+    temp: int = 0
+    arguments: int = 0
+    outputs: int = 0
+
+
+def memory_of(handle: Any) -> Memory:
+    """What a loaded executable takes."""
+    try:
+        found = handle.get_compiled_memory_stats()
+    except RuntimeError:  # UNIMPLEMENTED: not every platform keeps account
+        return Memory()
+    return Memory(
+        found.generated_code_size_in_bytes,
+        found.temp_size_in_bytes,
+        found.argument_size_in_bytes,
+        found.output_size_in_bytes,
+    )
 
 
 def on_host(buffer: Buffer) -> NDArray[Any]:
@@ -114,6 +145,12 @@ class _Aval:
         self.shape = array.shape
         self.dtype = array.dtype
         self.weak_type = False
+
+
+def failure(what: str, error: Exception) -> CacheError:
+    """What it means that XLA failed: OutOfMemory if it says that nothing was wrong but the room, else Refused."""
+    short = isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED")
+    return (OutOfMemory if short else Refused)(f"{what}: {first_line(error)}")
 
 
 def first_line(error: BaseException) -> str:

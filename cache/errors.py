@@ -8,6 +8,7 @@ CacheError
 │   └── Discredited  its signature is false, or that of a distrusted key: set it aside, make it again
 ├── Foreign          whole, but made for another machine or program: look for another entry, or make one
 ├── Refused          XLA would not load or run it: treat it as damaged
+├── OutOfMemory      the device had no room for it: ask for less, or make room
 ├── CompileFailed    it was compiled and that failed: change the program or the machine, or ask for another try
 ├── NotMadeYet       another process of the fleet is still making it: wait longer
 ├── LeaseLost        another process does by now what this one held a lease for: both results are good
@@ -67,6 +68,10 @@ class Foreign(CacheError):
 
 class Refused(CacheError):
     """XLA would not load or run a whole, matching executable."""
+
+
+class OutOfMemory(CacheError):
+    """The device had no room to load or run it, or for an array: nothing is wrong with either."""
 
 
 class CompileFailed(CacheError):

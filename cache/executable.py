@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from numpy.typing import NDArray
 
 from cache.artifact import Calling, TensorType
-from cache.devices import Buffer, Devices, first_line, on_host
+from cache.devices import Buffer, Devices, Memory, failure, memory_of, on_host
 from cache.errors import Foreign, Refused
 from cache.fingerprint import Fingerprint, fingerprint_of, topology_of
 
@@ -154,6 +154,7 @@ class Runtime:
         Raises:
             Foreign: They are for another number of devices than this runtime's. XLA has not seen them.
             Refused: XLA does not take them, or they are not called so.
+            OutOfMemory: There is no room for it.
         """
         if calling and calling.devices != len(self.devices):
             raise Foreign("the executable", {"devices": (str(len(self.devices)), str(calling.devices))})
@@ -165,7 +166,7 @@ class Runtime:
             handle = self._client.deserialize_executable(data, executable_devices=self.devices.listed)
         except Exception as error:
             self.count(loading=-1)
-            raise Refused(f"XLA would not load the executable: {first_line(error)}") from error
+            raise failure("XLA would not load the executable", error) from error
         self.count(loading=-1, loaded=1)
         return Executable(self, handle, calling)
 
@@ -225,6 +226,10 @@ class Executable:
             raise Refused(f"the executable has {len(described)} tensors where its artifact says {len(tensors)}")
         return [self._devices.spread(*one) for one in zip(described, tensors, strict=True)]
 
+    def memory(self) -> Memory:
+        """What it takes of the device while it is loaded, and beside that while it runs."""
+        return memory_of(self.handle)
+
     def put(self, index: int, array: NDArray[Any]) -> Argument | Buffer:
         """The array on the devices as the argument `index` of the program, for `run`.
 
@@ -245,7 +250,7 @@ class Executable:
 
         Donated arguments, and all of an executable on more than one device, have to come from its `put`.
 
-        Raises Refused if an argument is not taken so, or if the run fails.
+        Raises Refused if an argument is not taken so, or if the run fails; OutOfMemory if that was for want of room.
         """
         taken = arguments if self._call is None else self._call.buffers(arguments)
         try:
@@ -254,7 +259,7 @@ class Executable:
             results = self.handle.execute_sharded(taken).disassemble_into_single_device_arrays()
             return [self._devices.gathered(*one) for one in zip(self._results, results, strict=True)]
         except Exception as error:
-            raise Refused(f"the executable failed: {first_line(error)}") from error
+            raise failure("the executable failed", error) from error
 
 
 @memoise

@@ -57,6 +57,11 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
         return lax.while_loop(lambda state: state[0] > 1, step, (n, 0))
 
+    def hungry(x):
+        """Keeps every step until the end: 256 MiB for the arguments below."""
+        _, steps = lax.scan(lambda carry, _: (carry * 0.5 + 1, carry), x, None, length=8192)
+        return steps.max(0)
+
     def convolution(image, kernel):
         return lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
@@ -77,6 +82,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
         "e4m3fn": narrow(jnp.float8_e4m3fn),
         "e5m2": narrow(jnp.float8_e5m2),
         "fft": lambda x: (jnp.abs(jnp.fft.fft(x)), jnp.fft.irfft(jnp.fft.rfft(x))),
+        "hungry": hungry,
         "int8": lambda x: (lax.dot(x, x, preferred_element_type=jnp.int32), x > 0),
         "qr": jnp.linalg.qr,
         "random": normal,
@@ -110,6 +116,7 @@ ARGUMENTS: dict[str, tuple[Array, ...]] = {
     "e5m2": (_normal(8, 16, dtype=ml_dtypes.float8_e5m2),),
     "eigh": (_symmetric(12),),
     "fft": (_normal(64),),
+    "hungry": (np.ones(8192, np.float32),),
     "int8": (np.arange(-32, 32, dtype=np.int8).reshape(8, 8),),
     "qr": (_normal(12, 6),),
     "random": (np.array(7, np.int32),),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -23,7 +24,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from cache.artifact import Calling, Header, TensorType, pack, peek, unpack
-from cache.errors import Foreign, Refused
+from cache.devices import memory_of
+from cache.errors import CacheError, Foreign, Refused
 from cache.executable import Executable, Runtime, calling_of, serialize, without_locations
 from cache.ingredients import digest_ingredients
 from cache.key import executable_ingredients
@@ -177,6 +179,49 @@ def a_buffer_keeps_its_array_alive(folder: Path) -> None:
     gc.collect()
     runtime.put(np.ones(1, np.float32))  # jaxlib lets go of what it no longer needs at its next put
     assert alive() is None, "the array is never given back"
+
+
+def memory_is_told_by_a_loaded_executable_as_by_its_compile(folder: Path) -> None:
+    runtime = Runtime.open("jax")
+    for name in ("add", "hungry"):
+        told = programs.compiled(name).memory_analysis()
+        found = loaded(runtime, folder, name).memory()
+        assert found == (
+            told.generated_code_size_in_bytes,
+            told.temp_size_in_bytes,
+            told.argument_size_in_bytes,
+            told.output_size_in_bytes,
+        ), found
+    assert found.temp >= 256 << 20, found
+    assert (found.arguments, found.outputs) == (8192 * 4, 8192 * 4), found
+    assert runtime.devices.memory_bytes_max == 0, "a CPU has no memory of its own"
+
+
+def memory_that_is_not_told_is_not_known(folder: Path) -> None:
+    def unimplemented() -> None:
+        raise RuntimeError("UNIMPLEMENTED: Retrieving CompiledMemoryStats is not supported")
+
+    assert memory_of(SimpleNamespace(get_compiled_memory_stats=unimplemented)) == (0, 0, 0, 0)
+
+
+def a_run_without_room_fails_alone(folder: Path, mode: Any) -> None:
+    """The address space of the process is what it has and a quarter of what the run takes: XLA really finds no room."""
+    runtime = Runtime.open(mode)
+    executables = [loaded(runtime, folder, name) for name in ("add", "hungry")]
+    for executable, name in zip(executables, ("add", "hungry"), strict=True):
+        executable.run(placed_by(executable, programs.ARGUMENTS[name]))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + (64 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    for _ in range(2):
+        try:
+            executables[1].run(placed_by(executables[1], programs.ARGUMENTS["hungry"]))
+        except CacheError as error:
+            tell(kind=type(error).__name__, message=str(error))
+        executables[0].run(placed_by(executables[0], programs.ARGUMENTS["add"]))
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    executables[1].run(placed_by(executables[1], programs.ARGUMENTS["hungry"]))
+    tell(kind="it runs again")
 
 
 def read_only_and_strided_arrays_can_be_put(folder: Path) -> None:

@@ -23,6 +23,8 @@ CHECKS = (
     "aligned_memory_is_aliased",
     "unaligned_memory_is_copied",
     "a_buffer_keeps_its_array_alive",
+    "memory_is_told_by_a_loaded_executable_as_by_its_compile",
+    "memory_that_is_not_told_is_not_known",
     "read_only_and_strided_arrays_can_be_put",
     "results_outlive_later_runs",
     "no_source_file_is_named_in_what_is_stored",
@@ -110,6 +112,13 @@ def test_arguments_that_are_not_the_programs_are_refused_and_it_still_runs(publi
     assert len(refused) == 4
     assert all(message.startswith("the executable failed: ") for message in refused)
     assert "\n" not in "".join(refused)
+
+
+@pytest.mark.parametrize("mode", ["jaxlib", "jax"])
+def test_a_run_for_which_there_is_no_room_is_out_of_memory_and_later_ones_are_not(published, mode):
+    told = passed("a_run_without_room_fails_alone", published, mode)
+    assert [line["kind"] for line in told] == ["OutOfMemory", "OutOfMemory", "it runs again"]
+    assert all("RESOURCE_EXHAUSTED" in line["message"] for line in told[:2])
 
 
 @pytest.mark.parametrize("kind", ["empty", "text", "zeros", "half", "reversed"])
