@@ -23,6 +23,7 @@ from cache.artifact import unpack
 from cache.executable import Runtime
 from cache.settings import StoreSettings
 from cache.signing import ANYONE
+from tests.warmpool.publishing.held_workers import HeldWorkers
 from warmpool.errors import DeclarationError, ProofFailed, PublishError
 from warmpool.manifest import Manifest, Serving, Target, executable_path, manifest_path, program_path, serving_path
 from warmpool.manifest import weights_path as stored_weights
@@ -392,11 +393,11 @@ def test_weights_that_give_nothing_but_nan_are_refused(empty: Publisher) -> None
     assert not [path for path in empty.files() if path.startswith("models")]
 
 
-def test_a_compile_that_takes_too_long_is_ended_and_named(empty: Publisher) -> None:
-    with pytest.raises(
-        PublishError, match=r"model 'slow', method 'predict'.* failed: timeout: it ran longer than 0\.2 s"
-    ):
-        empty(SLOW, limits=Limits(wall_s_max=0.2))
+def test_a_compile_that_takes_too_long_is_ended_and_named(empty: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in HeldWorkers(empty.folder / "held", "compile_bucket").environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PublishError, match=r"method 'predict'.*: compiling failed: timeout: it ran longer than 2 s"):
+        empty(limits=Limits(wall_s_max=2.0))
 
 
 def test_a_compile_that_takes_too_much_memory_is_ended_and_named(empty: Publisher) -> None:
@@ -439,20 +440,23 @@ def command(publisher: Publisher, *more: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_killed_publish_shows_nothing_and_goes_on_where_it_stopped(empty: Publisher) -> None:
-    environment = {**os.environ, "TMPDIR": str(empty.folder)}  # what a killed process leaves there goes with the folder
+    trials = HeldWorkers(empty.folder / "held", "trial")
+    trials.let(4)  # of two entries and of both references, or of more entries
+    # What a killed process leaves there goes with the folder.
+    environment = {**os.environ, **trials.environment, "TMPDIR": str(empty.folder)}
     with subprocess.Popen(command(empty), cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         proved = 0
         for line in child.stderr:
             proved += "] proved " in line
-            if proved == 3:
+            if proved == 2:
                 child.send_signal(signal.SIGKILL)
                 break
     there = {path[12:] for path in empty.files() if path.startswith("executables/")}  # the references among them
     assert not {manifest for manifest in empty.files() if manifest.endswith(("manifest.json", "serving.json"))}
     summary = empty()
     done = len(there & {one.key for one in empty.target(summary).executables})
-    assert done >= 2
+    assert done >= 1
     assert 0 < summary.compiled == 8 - done
     assert summary.machines[0].proved <= 8 - done + 1
     assert empty.served("toy") == summary.version
