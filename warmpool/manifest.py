@@ -97,11 +97,24 @@ class Manifest(Record, frozen=True, kw_only=True):
     tolerance: ToleranceSpec
 
 
-class ExecutableSpec(Record, frozen=True, kw_only=True):
+class MemorySpec(Record, frozen=True, kw_only=True):
+    """Bytes that an executable takes, 0 for what is not known: `code` while it is loaded, the others while it runs.
+
+    `arguments` counts the weights too. All is XLA's own account, but for the code on a CPU, of which it has none: there
+    it is what a process grew by when it loaded it.
+    """
+
+    code: int = 0
+    temp: int = 0
+    arguments: int = 0
+    outputs: int = 0
+
+
+class ExecutableSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One executable of a target, in load order.
 
     `minimum`: needed before the instance is ready. `ladder`: the CPU lane holds it too. `cost_us`: median run time
-    measured at publish.
+    measured at publish. `memory`: measured then, too; targets of before have none, and are written as they were.
     """
 
     key: str
@@ -111,6 +124,7 @@ class ExecutableSpec(Record, frozen=True, kw_only=True):
     ladder: bool
     cost_us: float
     size_bytes: int
+    memory: MemorySpec | None = None
 
 
 class ProofSpec(Record, frozen=True, kw_only=True):

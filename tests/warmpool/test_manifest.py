@@ -12,6 +12,7 @@ from warmpool.manifest import (
     DimSpec,
     ExecutableSpec,
     Manifest,
+    MemorySpec,
     MethodSpec,
     ProofSpec,
     Serving,
@@ -46,7 +47,10 @@ TARGET = Target(
     ),
     proofs=(ProofSpec(method="predict", kind="padding", cases=4, error_max=0.0),),
 )
-RECORDS = [MANIFEST, TARGET, Serving(stable="1")]
+MEASURED = msgspec.structs.replace(
+    TARGET.executables[0], memory=MemorySpec(code=1 << 20, temp=3, arguments=0, outputs=1 << 40)
+)
+RECORDS = [MANIFEST, TARGET, msgspec.structs.replace(TARGET, executables=(MEASURED,)), Serving(stable="1")]
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
@@ -88,6 +92,19 @@ def test_the_same_record_is_the_same_bytes():
     again = msgspec.json.decode(stored.encode(TARGET), type=Target)
     assert stored.encode(again) == stored.encode(TARGET)
     assert stored.encode(TARGET).endswith(b"}\n")
+
+
+def test_a_target_that_says_nothing_of_memory_is_read_and_stays_the_bytes_that_it_was():
+    """As every store has them that was made before: to write one anew would be a change that nobody made."""
+    before = (
+        b'{"format":1,"fingerprint":{"b":"2","a":"1"},"executables":[{"key":"k","method":"predict","bucket":{"batch":8},'
+        b'"minimum":true,"ladder":false,"cost_us":1.5,"size_bytes":3}],'
+        b'"proofs":[{"method":"predict","kind":"padding","cases":4,"error_max":0.0}],"references":[]}'
+    )
+    found = msgspec.json.decode(before, type=Target)
+    assert found == TARGET
+    assert found.executables[0].memory is None
+    assert msgspec.json.format(stored.encode(found), indent=-1) == before
 
 
 def test_a_bucket_keeps_the_order_of_its_dimensions():

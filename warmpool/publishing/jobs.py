@@ -16,7 +16,7 @@ import msgspec
 
 from cache.signing import ANYONE, Trust
 from warmpool.errors import ProofFailed, PublishError
-from warmpool.manifest import ExecutableSpec, ProofSpec, bucket_name
+from warmpool.manifest import ExecutableSpec, MemorySpec, ProofSpec, bucket_name
 from warmpool.publishing.draft import Draft
 from warmpool.publishing.entries import Edge, Entry, Identity, Point, Points
 from warmpool.publishing.export import Author
@@ -183,8 +183,7 @@ class Jobs:
             self._authors[entry.method].result()
         artifact = self.artifact(entry)
         points = self._points.of(entry)
-        names = [bucket_name(point) for point in points]
-        references = {name: str(self._references[entry.method, name].result()) for name in names}
+        references = {name: str(self._references[entry.method, name].result()) for name in map(bucket_name, points)}
         result = self._trial(entry, artifact, references, points, digest)
         self._progress.step(f"proved {entry.name}, {result['cost_us'] / 1000:.3g} ms a run")
         spec = ExecutableSpec(
@@ -195,6 +194,7 @@ class Jobs:
             ladder=entry.bucket.ladder,
             cost_us=result["cost_us"],
             size_bytes=artifact.stat().st_size,
+            memory=msgspec.convert(result["memory"], MemorySpec),
         )
         return spec, msgspec.convert(result["proofs"], list[ProofSpec])
 

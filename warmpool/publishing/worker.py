@@ -22,7 +22,8 @@ from cache.artifact import Header, pack, unpack
 from cache.executable import Executable, Runtime, calling_of, serialize, without_locations
 from cache.signing import Trust
 from warmpool.arena import aligned
-from warmpool.manifest import Manifest
+from warmpool.manifest import Manifest, MemorySpec
+from warmpool.process_memory import private_bytes
 from warmpool.publishing.compare import nowhere_a_number
 from warmpool.publishing.prove import prove
 from warmpool.publishing.references import References, write_references
@@ -91,11 +92,11 @@ def reference_stored(argument: Argument) -> Argument:
 
 
 def trial(argument: Argument) -> Argument:
-    """Load an artifact as a lane does, prove its bucket, and measure its run time.
+    """Load an artifact as a lane does, prove its bucket, and measure its run time and its memory.
 
     Returns:
         "failure", None or what is wrong; "proofs"; "digest", SHA-256 of the artifact's bytes; "cost_us", the median of
-        up to 15 runs with host inputs and outputs.
+        up to 15 runs with host inputs and outputs; "memory", as a `MemorySpec` has it.
     """
     _before_a_backend(None)
     subject, manifest = _subject(argument)
@@ -109,7 +110,8 @@ def trial(argument: Argument) -> Argument:
     case = subject.cases(bucket, points)[0]
     cost_us = _median_us(loaded, subject.padded(bucket, case))
     proofs = msgspec.to_builtins(tally.proofs(subject.method))
-    return {"failure": None, "cost_us": cost_us, "proofs": proofs, "digest": loaded.digest}
+    memory = msgspec.to_builtins(loaded.memory())
+    return {"failure": None, "cost_us": cost_us, "proofs": proofs, "digest": loaded.digest, "memory": memory}
 
 
 class _Loaded:
@@ -120,8 +122,8 @@ class _Loaded:
         trust = Trust.from_json(argument["trust"])
         data = Path(argument["artifact"]).read_bytes()
         self.digest = hashlib.sha256(data).hexdigest()
-        _, payload = unpack(data, key=argument["key"], trust=trust)
-        self.executable: Executable = self.runtime.load(payload)
+        _, self._payload = unpack(data, key=argument["key"], trust=trust)
+        self.executable: Executable = self.runtime.load(self._payload)
         self._mapped = map_weights(Path(argument["weights"]), manifest.weights)  # aliased by the buffers on a CPU
         self.weights = [self.runtime.put(array) for array in self._mapped]
 
@@ -130,6 +132,19 @@ class _Loaded:
         placed = [aligned(array) for array in inputs]
         outputs = self.executable.run([*self.weights, *(self.runtime.put(array) for array in placed)])
         return [np.array(output) for output in outputs]
+
+    def memory(self) -> MemorySpec:
+        """What the executable takes. Where XLA does not say it of the code, it is loaded once more to see.
+
+        The first time a process also pays for what all executables share: it would be charged to the first of them.
+        """
+        code, temp, arguments, outputs = self.executable.memory()
+        if code == 0 and self.runtime.platform == "cpu":
+            before = private_bytes()
+            again = self.runtime.load(self._payload)
+            code = max(0, private_bytes() - before)
+            del again
+        return MemorySpec(code=code, temp=temp, arguments=arguments, outputs=outputs)
 
 
 def _write_artifact(argument: Argument, lowered: Any, compiled: Any) -> None:
