@@ -61,12 +61,21 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-# Python runs this at its start: the zygote's then waits for a file, and what comes before it is ready can be seen.
+# Python runs this at its start: zygotes (the first is a fork) then wait for a file, and what comes before can be seen.
 _GATE = """
 import os, sys, time
-if "warmpool.zygote" in sys.orig_argv:
+def wait():
     while not os.path.exists(os.environ["GATE"]):
         time.sleep(0.005)
+fork = os.fork
+def gated():
+    pid = fork()
+    if pid == 0:
+        wait()
+    return pid
+os.fork = gated
+if "warmpool.zygote" in sys.orig_argv:
+    wait()
 """
 
 

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, NoReturn, Self
 
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.errors import WarmpoolError
@@ -19,6 +20,7 @@ from warmpool.errors import WarmpoolError
 Preload = Literal["jaxlib", "jax"]
 
 _STDERR_SHOWN_BYTES = 2000
+_POLL_S = 0.005
 
 
 class WorkerFailed(WarmpoolError):
@@ -33,10 +35,47 @@ class WorkerFailed(WarmpoolError):
         self.detail = detail
 
 
+class ForkedProcess:
+    """A fork of this process, with as much of a `subprocess.Popen` as a zygote's needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs; 0 where somebody else has waited for it, as with `Popen`."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self.returncode = 0
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises subprocess.TimeoutExpired if it runs on for so many seconds; None: no limit."""
+        started_s = time.monotonic()
+        while (status := self.poll()) is None:
+            if timeout is not None and time.monotonic() - started_s >= timeout:
+                raise subprocess.TimeoutExpired("a fork", timeout)
+            time.sleep(_POLL_S)
+        return status
+
+
 class Zygote:
     """A running zygote. Thread-safe: requests are single datagrams, and every child has a channel of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, control: socket.socket) -> None:
         self.process = process
         self.control = control
 
@@ -44,15 +83,31 @@ class Zygote:
     def start(cls, preload: Preload) -> Zygote:
         """Start a zygote; it can be asked at once, and forks as soon as it has imported."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {
-            "TF_CPP_MIN_LOG_LEVEL": "1",  # XLA's informational lines are noise in a service's log
-            **os.environ,
-            "OPENBLAS_NUM_THREADS": "1",  # a process with threads must not fork
-        }
         command = [sys.executable, "-m", "warmpool.zygote", str(theirs.fileno()), preload, str(time.time_ns())]
         with theirs:
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         return cls(process, ours)
+
+    @classmethod
+    def fork_off(cls, preload: Preload, main: Callable[[list[str]], int]) -> Zygote:
+        """As `start`, but a fork of this process: what is imported here is not imported again there.
+
+        Only a process with one thread may be forked. Where another was made (by a tool that runs the program), this is
+        `start`.
+
+        Args:
+            preload: what it is to import.
+            main: the zygote's, which this file does not import.
+        """
+        if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
+            return cls.start(preload)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arguments = [str(theirs.fileno()), preload, str(time.time_ns())]
+        with theirs:
+            pid = os.fork()
+            if pid == 0:
+                _become(main, arguments, theirs.fileno())
+        return cls(ForkedProcess(pid), ours)
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +194,22 @@ class Zygote:
             )
             with channel:
                 return _result(entry, channel, stderr, wall_s_max)
+
+
+def _become(main: Callable[[list[str]], int], arguments: list[str], descriptor: int) -> NoReturn:
+    """In a fork: be what `start` would have started, with the standard streams and one descriptor of this process."""
+    status = 1
+    try:
+        os.closerange(3, descriptor)
+        os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        status = main(arguments)
+    except BaseException:  # noqa: BLE001  # nothing may unwind into what was forked
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)
 
 
 def _result(entry: str, channel: socket.socket, stderr: IO[bytes], wall_s_max: float) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""`warmpool serve`: from exec to a running zygote and a listening socket, before anything heavy is imported."""
+"""`warmpool serve`: from exec to a running zygote and a listening socket, with what both need imported and no more."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib.util
 import logging
 import os
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from warmpool import zygote
 from warmpool.errors import WarmpoolError
 from warmpool.forking import Preload, Zygote
 from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, add_store_flags, read_settings
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline-ms", help="time a request gets that brings no deadline (30000)")
     parser.add_argument("--drain-s-max", help="time that running requests get after SIGTERM (10)")
     parser.add_argument("--queue-rows-max", help="rows that may wait, more are refused with 429 (4096)")
+    parser.add_argument("--queue-bytes-max", help="bytes of requests at a time, more are refused with 429 (256 MiB)")
     parser.add_argument("--body-bytes-max", help="largest request body (64 MiB)")
     parser.add_argument("--traces-kept-max", help="traces that the local ring keeps (512)")
     parser.add_argument("--otlp-endpoint", help="base URL of an OTLP/HTTP collector")
@@ -41,19 +44,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; 0 after an orderly drain."""
     entered_ns = time.time_ns()
+    gc.disable()  # what a start imports stays; `run_server` enables it
     open_standard_streams()
-    configure_logging()
     settings = read_settings(Settings, vars(arguments), os.environ)
     if settings.grpc_port:
         with bound(settings.host, settings.grpc_port, "grpc_port"):
             pass  # gRPC binds it itself, but later: a taken port is to be told now
     with bound(settings.host, settings.port, "port") as http_socket:
         preload = preload_for(settings.accelerator)
-        zygote = Zygote.start(preload)  # before anything heavy is imported here: the two import side by side
+        zygote.import_shared()
+        forked = Zygote.fork_off(preload, zygote.main)  # from here on the two import side by side
+        configure_logging()  # of this process: a lane has none
         try:
-            return _serve(settings, zygote, preload, http_socket, entered_ns)
+            return _serve(settings, forked, preload, http_socket, entered_ns)
         finally:
-            zygote.close()
+            forked.close()
 
 
 def open_standard_streams() -> None:
@@ -90,7 +95,7 @@ def bound(host: str, port: int, setting: str) -> Iterator[socket.socket]:
         yield listener
 
 
-def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: socket.socket, entered_ns: int) -> int:
+def _serve(settings: Settings, forked: Zygote, preload: Preload, http_socket: socket.socket, entered_ns: int) -> int:
     import asyncio
 
     import uvloop
@@ -115,7 +120,7 @@ def _serve(settings: Settings, zygote: Zygote, preload: Preload, http_socket: so
 
     async def run() -> None:
         cold_start.add("front", [Stage("event loop", imported_ns, time.time_ns())])
-        await run_server(Instance(settings, store, zygote, preload, cold_start), http_socket)
+        await run_server(Instance(settings, store, forked, preload, cold_start), http_socket)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

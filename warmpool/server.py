@@ -41,6 +41,8 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
         coming_up = group.create_task(_come_up(instance))
         tending = group.create_task(instance.tend())
         server = await asyncio.to_thread(_http_server, instance)
+        gc.freeze()
+        gc.enable()  # `warmpool serve` began without
         serving = group.create_task(server.serve(sockets=[http_socket]))
         host, port = http_socket.getsockname()[:2]
         log.info("listening", extra={"host": host, "port": port, "grpc_port": instance.settings.grpc_port or None})

@@ -1,5 +1,7 @@
 """The zygote: a process that has imported jax and has no backend, so that every lane and worker is a cheap fork of it.
 
+An instance's first one is itself a fork of the front (`Zygote.fork_off`), made once that has imported what both need.
+
 Forking is safe only before a backend exists: children of a process that has one hang. So the zygote imports, forks,
 reaps, and does nothing else. It is asked over a socket whose every message is one JSON object; a fork request carries
 the child's own channel (and any other descriptors), and the last message on that channel is the child's exit status,
@@ -36,10 +38,15 @@ DESCRIPTORS_MAX = 8
 _PR_SET_PDEATHSIG = 1
 # What checks a signature: 4 ms, here once instead of in every lane.
 _SIGNATURES = ("cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric.ed25519")
-_PRELOAD = {
-    "jaxlib": ("numpy", "ml_dtypes", "jaxlib.xla_client", "cache.executable", "warmpool.lane", *_SIGNATURES),
-    "jax": ("numpy", "ml_dtypes", "jax", "jax.export", "cache.executable", "warmpool.lane", *_SIGNATURES),
-}
+_SHARED = ("numpy", "ml_dtypes", "cache.executable", "warmpool.lane", *_SIGNATURES)  # the front needs nearly all of it
+_PRELOAD = {"jaxlib": ("jaxlib.xla_client",), "jax": ("jax", "jax.export")}
+
+
+def import_shared() -> None:
+    """Import what the front needs as much as lanes do, so neither jax nor jaxlib. No thread is made."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads spin for 50 ms when they are made, and must not be forked
+    for module in _SHARED:
+        importlib.import_module(module)
 
 
 def main(arguments: list[str]) -> int:
@@ -48,15 +55,18 @@ def main(arguments: list[str]) -> int:
     parent = socket.socket(fileno=int(descriptor))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides what it means
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    imported_ns = time.time_ns()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA's informational lines are noise in a service's log
+    begun_ns = time.time_ns()
+    gc.disable()  # what is imported stays
     if preload == "jaxlib":
         sys.modules["jax"] = None  # type: ignore[assignment]  # nothing forked from here can trace or compile
+    import_shared()
     for module in _PRELOAD[preload]:
         importlib.import_module(module)
-    gc.collect()
     gc.freeze()  # collections in children then leave the shared pages alone
+    gc.enable()
     ready_ns = time.time_ns()
-    stages = [("zygote interpreter", int(started_ns), imported_ns), (f"import {preload}", imported_ns, ready_ns)]
+    stages = [("zygote start", int(started_ns), begun_ns), (f"import {preload}", begun_ns, ready_ns)]
     _send(parent, {"stages": stages})
     _serve(parent)
     return 0

@@ -91,13 +91,13 @@ def test_a_model_published_for_the_machine_while_the_instance_runs_is_served(own
         assert instance.lane("primary")["restarts"] == 0
 
 
-# Python runs this at its start: the front's verification of weights then waits for a file.
+# Python runs this at its start: the front's verification of weights, not its forks' mapping, then waits for a file.
 GATE = """
 import os, pathlib, sys, time
 if "serve" in sys.orig_argv:
-    plain = pathlib.Path.open
+    front, plain = os.getpid(), pathlib.Path.open
     def gated(self, *arguments, **named):
-        verifying = sys._getframe(1).f_code.co_filename.endswith("weights.py")
+        verifying = os.getpid() == front and sys._getframe(1).f_code.co_filename.endswith("weights.py")
         while verifying and not os.path.exists(os.environ["GATE"]):
             time.sleep(0.005)
         return plain(self, *arguments, **named)

@@ -14,7 +14,7 @@ import pytest
 
 from cache.signing import Signer, Trust
 from tests.instance_process import alive, children_of, wait_until
-from warmpool.forking import Zygote
+from warmpool.forking import ForkedProcess, Zygote
 
 ECHO = "tests.warmpool.forked:echo"
 
@@ -29,7 +29,7 @@ def test_it_tells_its_stages_once_and_then_only_its_end(zygote):
     started_ns = time.time_ns()
     stages = zygote.read_stages()
     assert stages is not None
-    assert [name for name, _, _ in stages] == ["zygote interpreter", "import jaxlib"]
+    assert [name for name, _, _ in stages] == ["zygote start", "import jaxlib"]
     (_, start_ns, imported_ns), (_, again_ns, ready_ns) = stages
     assert abs(start_ns - started_ns) < 1e9
     assert start_ns <= imported_ns == again_ns <= ready_ns <= time.time_ns()
@@ -114,6 +114,84 @@ sys.stdin.read()
         assert alive(child)
         parent.kill()
     wait_until(lambda: not alive(int(pid)) and not alive(child))
+
+
+FORK_OFF = """
+import json, os, sys, threading
+from pathlib import Path
+from warmpool import zygote
+from warmpool.forking import Zygote
+
+def files(pid):
+    return sorted({os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(file)})
+
+other = open("/proc/self/stat")
+if "thread" in sys.argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+zygote.import_shared()
+with Zygote.fork_off("jaxlib", zygote.main) as running:
+    assert running.read_stages()
+    found = running.run("tests.warmpool.forked:describe", {}, wall_s_max=60)
+    told = {
+        "forked": Path(f"/proc/{running.process.pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes(),
+        "files": [file for file in files(running.process.pid) if file.startswith("/proc/")],
+        "stdin": os.readlink(f"/proc/{running.process.pid}/fd/0"),
+        "threads": len(os.listdir(f"/proc/{running.process.pid}/task")),
+        "jax": found["jax"],
+        "here": [name for name in ("jax", "jaxlib") if name in sys.modules],
+    }
+gone = not os.path.exists(f"/proc/{running.process.pid}")
+print(json.dumps(told | {"status": running.process.returncode, "gone": gone}))
+"""
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["one thread", "another thread"])
+def test_a_process_with_one_thread_becomes_a_zygote_without_its_files_and_any_other_starts_one(thread):
+    command = [sys.executable, "-c", FORK_OFF, *(["thread"] if thread else [])]
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "forked": not thread,
+        "files": [],
+        "stdin": "/dev/null",
+        "threads": 1,
+        "jax": False,
+        "here": [],
+        "status": 0,
+        "gone": True,
+    }
+
+
+def forked(*, ends):
+    """A process that this one has forked: it ends with 3 at once, or never."""
+    pid = os.fork()
+    if pid == 0:
+        while not ends:
+            signal.pause()
+        os._exit(3)
+    return ForkedProcess(pid)
+
+
+fork_beside_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # those of other tests
+
+
+@fork_beside_threads
+def test_a_forked_process_is_waited_for_and_killed_like_any_other():
+    assert forked(ends=True).wait(60) == 3
+    hanging = forked(ends=False)
+    with pytest.raises(subprocess.TimeoutExpired):
+        hanging.wait(0.01)
+    assert (hanging.poll(), hanging.returncode) == (None, None)
+    hanging.kill()
+    assert hanging.wait() == hanging.returncode == -signal.SIGKILL
+    hanging.kill()  # whose number may be another's by now
+
+
+@fork_beside_threads
+def test_a_forked_process_that_somebody_else_has_buried_is_gone():
+    buried = forked(ends=True)
+    assert os.waitpid(buried.pid, 0)[0] == buried.pid
+    assert buried.wait(60) == 0
 
 
 def test_its_import_costs_the_parent_nothing_heavy():
