@@ -298,7 +298,7 @@ class Batcher:
     ) -> None:
         try:
             outputs = batch.cut(part, row, results)
-        except Exception as error:  # it fails alone
+        except Exception as error:  # noqa: BLE001  whatever it is: the others are not to suffer
             part.answer.set_exception(error)
             return
         part.answer.set_result(

@@ -21,9 +21,10 @@ from warmpool.selection import Candidate, Sizes, covers
 
 
 class FixedCosts:
-    """Predicts what was measured at publish, whatever batches take."""
+    """Predicts what was measured at publish, whatever batches take; bounds are `spread` times that."""
 
     version = 0
+    spread = 1.0
 
     def __init__(self) -> None:
         self.observed: list[tuple[ServedMethod, Candidate]] = []
@@ -32,7 +33,7 @@ class FixedCosts:
         return candidate.cost_us
 
     def bound_us(self, method: ServedMethod, candidate: Candidate) -> float:
-        return candidate.cost_us
+        return candidate.cost_us * self.spread
 
     def observe(self, method: ServedMethod, candidate: Candidate, took_us: float) -> None:
         self.observed.append((method, candidate))

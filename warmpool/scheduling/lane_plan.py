@@ -16,6 +16,7 @@ from operator import attrgetter
 from warmpool.scheduling.cost_grid import CostGrid
 from warmpool.scheduling.work import Item, Method
 
+ROUNDING_S = 1e-9  # sums of times are no more exact than that
 _US = 1e-6
 _due = attrgetter("due_s")
 
@@ -154,7 +155,7 @@ class LanePlan[I: Item]:
         late_s = max(0.0, at_s + group.bound_s - group.due_s)
         for other in self._groups[place:]:
             at_s += other.bound_s
-            if at_s <= other.promise_s:
+            if at_s <= other.promise_s + ROUNDING_S:
                 late_s = max(late_s, at_s + group.bound_s - other.promise_s)
         return late_s
 
@@ -172,11 +173,11 @@ class LanePlan[I: Item]:
             ends_s.append(at_s)
             if group.grid is alone.grid and group.due_s <= deadline_s and not group.entries[0].item.runs:
                 more_s = max(0.0, group.with_one_more(entry) - group.bound_s)
-                if more_s < alone.bound_s and at_s + more_s <= deadline_s:
+                if more_s < alone.bound_s and at_s + more_s <= deadline_s + ROUNDING_S:
                     found.append((more_s, place))
         for more_s, place in sorted(found):
             if all(
-                end_s > group.promise_s or end_s + more_s <= group.promise_s
+                end_s > group.promise_s + ROUNDING_S or end_s + more_s <= group.promise_s + ROUNDING_S
                 for group, end_s in zip(self._groups[place:], ends_s[place:], strict=True)
             ):
                 return self._groups[place]
@@ -202,7 +203,7 @@ class LanePlan[I: Item]:
             if other is group:
                 return True  # those after it run when they would have
             first_s += other.bound_s
-            if at_s <= other.promise_s < first_s:
+            if at_s <= other.promise_s + ROUNDING_S < first_s:
                 return False
         raise AssertionError(group)
 
@@ -212,7 +213,7 @@ class LanePlan[I: Item]:
         at_s = start_s
         for group in self._groups:
             at_s += group.bound_s
-            if at_s <= group.promise_s:
+            if at_s <= group.promise_s + ROUNDING_S:
                 spare_s = min(spare_s, group.promise_s - at_s)
         return spare_s
 
@@ -236,6 +237,6 @@ def _kept[I: Item](groups: Sequence[Planned[I]], start_s: float) -> bool:
     at_s = start_s
     for group in groups:
         at_s += group.bound_s
-        if at_s > group.promise_s:
+        if at_s > group.promise_s + ROUNDING_S:
             return False
     return True

@@ -24,7 +24,8 @@ def partition(rows: Sequence[int], shapes: Sequence[int], grid: CostGrid) -> lis
         grid: of their method.
 
     Returns:
-        First index, and the one after the last, of each group, in order. Of equal totals, that with the smaller groups.
+        First index, and the one after the last, of each group, in order. Of equal totals, that whose last groups
+        are the smallest: of one shape, those that came first run in the larger ones.
     """
     count = len(rows)
     least = [0.0] * (count + 1)

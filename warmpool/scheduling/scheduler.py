@@ -20,7 +20,7 @@ from math import inf
 
 from warmpool.scheduling.cost_grid import CostGrid, Costs
 from warmpool.scheduling.fair_share import FairShare
-from warmpool.scheduling.lane_plan import Entry, LanePlan, Planned
+from warmpool.scheduling.lane_plan import ROUNDING_S, Entry, LanePlan, Planned
 from warmpool.scheduling.partition import partition
 from warmpool.scheduling.work import Group, Item, Method, Refusal
 from warmpool.selection import Candidate, Sizes
@@ -200,13 +200,13 @@ class LaneScheduler[I: Item]:
                 break
             if item.method.mergeable and (group := plan.cheapest_join(entry, alone, start_s)):
                 more_s = group.with_one_more(entry) - group.bound_s
-                if self._beyond_share_s(item, more_s, start_s) <= 0:
+                if self._beyond_share_s(item, more_s, start_s) <= ROUNDING_S:
                     self._entries[item] = entry
                     plan.changed(group, [*group.entries, entry])
                     self._new.add(item.method)
                     return None
             late_s = max(plan.late_s(alone, start_s), self._beyond_share_s(item, alone.bound_s, start_s))
-            if late_s <= 0:
+            if late_s <= ROUNDING_S:
                 self._add(entry, alone)
                 return None
         before_s = start_s - now_s + plan.bound_s

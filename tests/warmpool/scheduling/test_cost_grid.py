@@ -72,22 +72,24 @@ def test_the_joined_shape_of_two_is_that_of_what_covers_both(data):
     kind, candidates = data.draw(plans())
     grid = CostGrid(kind, candidates, Prices())
     one, other = need_of(data.draw, kind, candidates), need_of(data.draw, kind, candidates)
-    shapes = grid.shape(one), grid.shape(other)
+    first, second = grid.shape(one), grid.shape(other)
     both = grid.shape({name: max(one[name], other[name]) for name in one})
-    if None not in shapes:
-        assert grid.joined(*shapes) == both
+    if first is not None and second is not None:
+        assert grid.joined(first, second) == both
 
 
 @given(plans())
 def test_more_rows_never_cost_less(plan):
-    grid = CostGrid(*plan, Prices())
+    kind, candidates = plan
+    grid = CostGrid(kind, candidates, Prices())
     for shape in range(grid.shapes):
         assert grid.costs_us(shape) == sorted(grid.costs_us(shape))
 
 
 @given(plans())
 def test_the_best_number_of_rows_is_the_least_for_which_a_row_costs_least(plan):
-    grid = CostGrid(*plan, Prices())
+    kind, candidates = plan
+    grid = CostGrid(kind, candidates, Prices())
     for shape, best in enumerate(grid.best_rows):
         each = [cost / rows for rows, cost in enumerate(grid.costs_us(shape)) if rows]
         assert best == each.index(min(each)) + 1

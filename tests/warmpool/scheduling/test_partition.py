@@ -94,9 +94,11 @@ def test_short_ones_do_not_pay_for_a_long_one():
     assert partition([1, 1, 1], [0, 0, 1], grid) == [(0, 2), (2, 3)]
 
 
-def test_of_equally_cheap_ways_that_with_the_smaller_groups_is_taken():
+def test_of_equally_cheap_ways_that_with_the_smallest_last_groups_is_taken():
     grid = CostGrid(Kind(), [Candidate(0, {"batch": 1}, 5.0), Candidate(1, {"batch": 2}, 10.0)], Prices())
     assert partition([1, 1], [0, 0], grid) == [(0, 1), (1, 2)]
+    grid = CostGrid(Kind(), [Candidate(0, {"batch": 1}, 5.0), Candidate(1, {"batch": 2}, 5.0)], Prices())
+    assert partition([1, 1, 1], [0, 0, 0], grid) == [(0, 2), (2, 3)]
 
 
 def test_an_empty_queue_has_no_groups():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from warmpool.scheduling.work import Method
 from warmpool.selection import Candidate
 
 
@@ -24,10 +25,10 @@ class Prices:
     spread: float = 1.0
     version: int = 0
 
-    def predicted_us(self, method: Kind, candidate: Candidate) -> float:
+    def predicted_us(self, method: Method, candidate: Candidate) -> float:
         return self.known.get(candidate.id, candidate.cost_us)
 
-    def bound_us(self, method: Kind, candidate: Candidate) -> float:
+    def bound_us(self, method: Method, candidate: Candidate) -> float:
         return self.predicted_us(method, candidate) * self.spread
 
 
