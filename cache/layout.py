@@ -5,6 +5,7 @@ Nothing else decides that. A path in none of them is stored by nobody: it would 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +28,7 @@ class Folder:
         immutable: Whether a name always means the same content, so that any whole copy of it will do.
         recalled: Whether the last answer counts while the store is away.
         ages: Whether they go by age alone; others go when nothing needs them, and coordination that does not age stays.
+        useful_s: Of what ages: after so long it goes in any case.
     """
 
     content: Content
@@ -35,6 +37,7 @@ class Folder:
     immutable: bool = False
     recalled: bool = False
     ages: bool = False
+    useful_s: float = math.inf
 
 
 FOLDERS = {
@@ -47,6 +50,7 @@ FOLDERS = {
     "failures": Folder(content="coordination", ages=True),
     "wanted": Folder(content="coordination", ages=True),
     "quarantine": Folder(content="coordination", ages=True),
+    "traffic": Folder(content="coordination", ages=True, useful_s=20 * 24 * 3600.0),
     "fingerprints": Folder(content="coordination"),
     "distrusted": Folder(content="coordination", recalled=True),
 }

@@ -19,6 +19,7 @@ from warmpool.errors import NotFound, NotWarm
 from warmpool.manifest import TensorSpec
 from warmpool.symbolic import shape_of
 from warmpool.tensors import Tensor
+from warmpool.traffic import Traffic
 from warmpool.validation import chosen_outputs, validated
 
 
@@ -64,6 +65,7 @@ class DataPlane:
 
     def __init__(self, batcher: Batcher) -> None:
         self.batcher = batcher
+        self.traffic = Traffic()
         self.catalog = self._unread = Catalog()
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
@@ -117,6 +119,7 @@ class DataPlane:
             results: list[PartResult] = []
             outputs = [np.empty(shape_of(spec.shape, sizes), dtype_of(spec.dtype)) for spec in method.spec.outputs]
         else:
+            self.traffic.saw(method, sizes)
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             results = await self.batcher.run(self._parts(method, arrays, sizes, deadline_s))
             outputs = _joined(results)

@@ -73,6 +73,7 @@ class Instance:
 
     def _batch_finished(self, batch: Batch, lane: LaneProxy) -> None:
         self.metrics.batch(batch, lane)
+        self.dataplane.traffic.ran(batch)
 
     async def start(self) -> None:
         """Read the catalog, start the lanes, verify weights. Returns when the lanes are on their way."""
@@ -93,7 +94,9 @@ class Instance:
     async def tend(self) -> None:
         """Care for the store until cancelled; begins when the start is over."""
         await self.settled.wait()
-        await self.upkeep.run(self.models.fingerprints)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.upkeep.run(self.models.fingerprints))
+            group.create_task(self.dataplane.traffic.keep(self.store))
 
     async def stop(self) -> None:
         """End lanes and zygote; what still waits gets its answer first."""
@@ -102,6 +105,7 @@ class Instance:
         async with asyncio.TaskGroup() as group:
             for lane in self.lanes:
                 group.create_task(lane.stop(LANE_STOP_S_MAX))
+            group.create_task(self.dataplane.traffic.write_last(self.store))
         self._zygote.unwatch()
         await asyncio.to_thread(self._zygote.close)
         if self.traces.exporter is not None:

@@ -15,7 +15,7 @@ from cache.layout import CHECKED_FOLDERS, FOLDERS, Kind, folder_of
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
-from warmpool import manifest
+from warmpool import manifest, traffic_record
 
 UNKNOWN = ["x", "models", "executable/a", "Models/a", "secrets/a", "model/toy/serving.json", "weights2/a"]
 
@@ -30,6 +30,7 @@ def test_every_path_that_is_written_has_a_row():
         manifest.target_path("toy", "1", "f"),
         *(f"{one.FOLDER}/k" for one in (failures, jax_cache_sync, lease, quarantine, sightings, wanted)),
         f"{signed_store.DISTRUSTED}/k",
+        traffic_record.record_path("toy", "i"),
     ]
     assert {path.partition("/")[0] for path in paths} == set(FOLDERS)
     assert all(folder_of(path) for path in paths)

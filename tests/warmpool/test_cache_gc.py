@@ -206,6 +206,16 @@ def test_what_coordinates_goes_by_its_age(cared, gc):
     assert gc("--keep-days", "79")[0] >= {kept.kept_at, "failures/a", "jax-cache/0123/a", "wanted/a"}
 
 
+def test_what_instances_counted_goes_once_it_weighs_nothing(cared, gc):
+    cared.publish()
+    for path in ("traffic/toy/a", "traffic/toy/b"):
+        cared.bottom.put(path, b"x")
+    cared.age(19, "traffic/toy/a")
+    cared.age(21, "traffic/toy/b")
+    assert gc()[0] == {"traffic/toy/b"}
+    assert gc("--keep-days", "18")[0] == {"traffic/toy/a"}
+
+
 def test_what_says_who_is_distrusted_and_who_is_about_stays_for_ever(cared, gc):
     cared.publish()
     seen(cared, TPU, 3000)

@@ -110,7 +110,7 @@ def _needless(store: SignedStore, found: Survey, keep_s: float, forget_unseen: b
         if folder is None:
             return False
         if folder.ages:
-            return age_s > keep_s
+            return age_s > min(keep_s, folder.useful_s)
         return folder.content != "coordination" and entry.path not in needed
 
     return needless
