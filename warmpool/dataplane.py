@@ -97,7 +97,13 @@ class DataPlane:
         return method
 
     async def infer(
-        self, method: ServedMethod, inputs: Mapping[str, Tensor], *, wanted: Sequence[str] = (), timeout_s: float
+        self,
+        method: ServedMethod,
+        inputs: Mapping[str, Tensor],
+        *,
+        wanted: Sequence[str] = (),
+        timeout_s: float,
+        priority: int = 0,
     ) -> Answer:
         """Run a method on a request's tensors.
 
@@ -106,6 +112,7 @@ class DataPlane:
             inputs: every input of the method, by name.
             wanted: names of the outputs to return; none for all.
             timeout_s: how long the caller waits.
+            priority: which of those that wait is sooner: 0 is normal, higher is sooner.
 
         Raises:
             BadInput: the request is not what the manifest takes.
@@ -120,21 +127,25 @@ class DataPlane:
             outputs = [np.empty(shape_of(spec.shape, sizes), dtype_of(spec.dtype)) for spec in method.spec.outputs]
         else:
             self.traffic.saw(method, sizes)
-            deadline_s = asyncio.get_running_loop().time() + timeout_s
-            results = await self.batcher.run(self._parts(method, arrays, sizes, deadline_s))
+            results = await self.batcher.run(self._parts(method, arrays, sizes, timeout_s, priority))
             outputs = _joined(results)
         named = {method.spec.outputs[index].name: outputs[index] for index in indices}
         return Answer(method=method, outputs=named, parts=results, rows=rows, validated_ns=validated_ns)
 
-    def _parts(self, method: ServedMethod, arrays: list[Array], sizes: dict[str, int], deadline_s: float) -> list[Part]:
+    def _parts(
+        self, method: ServedMethod, arrays: list[Array], sizes: dict[str, int], timeout_s: float, priority: int
+    ) -> list[Part]:
         """One part, or as many as the largest bucket asks for."""
         loop = asyncio.get_running_loop()
+        now_s = loop.time()
         whole = Part(
             method=method,
             need=sizes,
             inputs=arrays,
-            deadline_s=deadline_s,
+            deadline_s=now_s + timeout_s,
             arrived_ns=time.time_ns(),
+            arrived_s=now_s,
+            priority=priority,
             answer=loop.create_future(),
         )
         step = self.batcher.chunk_rows(method, sizes)

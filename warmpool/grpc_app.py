@@ -10,16 +10,15 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError
 from open_inference.grpc import protocol
 
-from warmpool import __version__
-from warmpool.dataplane import metadata
-from warmpool.datatypes import datatype_named, element_count
+from warmpool import __version__, grpc_messages
+from warmpool.dataplane import Answer, metadata
 from warmpool.errors import (
     BadInput,
     Cancelled,
@@ -34,9 +33,9 @@ from warmpool.errors import (
 )
 from warmpool.limits import REST_BYTES_MAX, request_bytes_max
 from warmpool.settings import PortTaken
-from warmpool.tensor_records import Accept, check_count
-from warmpool.tensors import Tensor
+from warmpool.tensor_records import check_count
 from warmpool.tracing import trace_context
+from warmpool.urgency import Urgency
 from warmpool.validation import sizes_of
 
 if TYPE_CHECKING:
@@ -56,21 +55,6 @@ STATUS: dict[type[WarmpoolError], grpc.StatusCode] = {
 }
 
 Method = Callable[[Any, Any], Coroutine[Any, Any, Any]]
-
-# Where a tensor's numbers are when they are not raw bytes, by the kind and size of its datatype.
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-}
 
 
 async def start_grpc(instance: Instance, host: str, port: int) -> grpc.aio.Server:
@@ -162,7 +146,7 @@ class Servicer:
         return protocol.ServerReadyResponse(ready=not self.instance.unready_reasons())
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
-        return protocol.ServerMetadataResponse(name="warmpool", version=__version__)
+        return protocol.ServerMetadataResponse(name="warmpool", version=__version__, extensions=["schedule_policy"])
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         method = self.instance.dataplane.method(request.name, request.version or None)
@@ -184,13 +168,10 @@ class Servicer:
         start_ns = time.time_ns()
         answer, code = None, grpc.StatusCode.CANCELLED  # what it stays where the caller goes away
         try:
-            method = self.instance.dataplane.method(request.model_name, request.model_version or None)
-            check_count(len(request.outputs), "outputs")
-            wanted = [output.name for output in request.outputs]
-            timeout_s = _timeout_s(context, self.instance.settings.deadline_ms / 1000)
-            inputs = _tensors(request, lambda described: sizes_of(method, described))
-            answer = await self.instance.dataplane.infer(method, inputs, wanted=wanted, timeout_s=timeout_s)
-            response = _response(request, answer, trace_id)
+            with self.instance.byte_budget.hold() as held:
+                held.raise_to(request.ByteSize())  # gRPC has received it before anybody is asked
+                answer = await self._infer(request, context, headers)
+                response = grpc_messages.response(request, answer, trace_id)
             code = grpc.StatusCode.OK
         except Exception as error:
             code = _code(error)
@@ -207,86 +188,23 @@ class Servicer:
             )
         return response
 
-
-def _response(request: Any, answer: Any, trace_id: str) -> Any:
-    response = protocol.ModelInferResponse(
-        model_name=request.model_name, model_version=answer.method.version, id=request.id
-    )
-    for name, value in {**answer.served(), "trace_id": trace_id}.items():
-        _set_parameter(response.parameters[name], value)
-    for name, tensor in answer.tensors().items():
-        response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
-        response.raw_output_contents.append(bytes(tensor.data))
-    return response
-
-
-def _tensors(request: Any, accept: Accept) -> dict[str, Tensor]:
-    """The request's tensors, from raw bytes or typed contents; `accept` sees them before a number is converted.
-
-    Raises:
-        BadInput: they break the protocol, or `accept` refuses.
-    """
-    check_count(len(request.inputs), "inputs")
-    raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise BadInput.about("raw_input_contents", len(raw), f"{len(request.inputs)}, one for each input")
-    tensors: dict[str, Tensor] = {}
-    for index, given in enumerate(request.inputs):
-        field = f"inputs[{index}]"
-        if given.name in tensors:
-            raise BadInput.about(f"{field}.name", given.name, "each name once")
-        shape = tuple(given.shape)
-        size = element_count(shape, field) * datatype_named(given.datatype, field).item_bytes
-        if not raw:
-            _check_contents(given, field)
-        elif given.contents.ListFields():
-            raise BadInput.about(f"{field}.contents", "numbers", "none beside raw_input_contents")
-        elif len(raw[index]) != size:
-            raise BadInput.about(f"raw_input_contents[{index}]", f"{len(raw[index])} bytes", f"{size} bytes")
-        tensors[given.name] = Tensor(given.datatype, shape, raw[index] if raw else b"")
-    accept(tensors)
-    if raw:
-        return tensors
-    return {
-        given.name: _typed(given, tensors[given.name].shape, f"inputs[{index}]")
-        for index, given in enumerate(request.inputs)
-    }
+    async def _infer(self, request: Any, context: Any, metadata: Mapping[str, str]) -> Answer:
+        method = self.instance.dataplane.method(request.model_name, request.model_version or None)
+        check_count(len(request.outputs), "outputs")
+        wanted = [output.name for output in request.outputs]
+        urgency = Urgency.of_headers(metadata).with_parameters(grpc_messages.urgent_parameters(request))
+        timeout_s = _timeout_s(context, urgency, self.instance.settings.deadline_ms / 1000)
+        inputs = grpc_messages.tensors(request, lambda described: sizes_of(method, described))
+        return await self.instance.dataplane.infer(
+            method, inputs, wanted=wanted, timeout_s=timeout_s, priority=urgency.priority
+        )
 
 
-def _check_contents(given: Any, field: str) -> None:
-    name = _CONTENTS.get(given.datatype)
-    if name is None:
-        raise BadInput(f"{field}: {given.datatype} has no typed contents; send raw_input_contents")
-    for other, values in given.contents.ListFields():
-        if other.name != name:
-            allowed = f"{given.datatype} in {name}"
-            raise BadInput.about(f"{field}.contents.{other.name}", f"{len(values)} numbers", allowed)
-
-
-def _typed(given: Any, shape: tuple[int, ...], field: str) -> Tensor:
-    name = _CONTENTS[given.datatype]
-    values = getattr(given.contents, name)
-    if len(values) != math.prod(shape):
-        raise BadInput.about(f"{field}.contents.{name}", f"{len(values)} numbers", f"{math.prod(shape)} numbers")
-    return Tensor.of(given.datatype, list(values), shape, field=f"{field}.contents.{name}")
-
-
-def _set_parameter(parameter: Any, value: Any) -> None:
-    match value:
-        case bool():
-            parameter.bool_param = value
-        case int():
-            parameter.int64_param = value
-        case float():
-            parameter.double_param = value
-        case _:
-            parameter.string_param = str(value)
-
-
-def _timeout_s(context: Any, default_s: float) -> float:
-    """The caller's deadline; a call without one gets the instance's."""
+def _timeout_s(context: Any, urgency: Urgency, default_s: float) -> float:
+    """The shorter of the call's deadline and what else it says of its time; the instance's default without either."""
     remaining_s = context.time_remaining()
-    return default_s if remaining_s is None or not math.isfinite(remaining_s) else max(remaining_s, 0.0)
+    known = [urgency.timeout_s, None if remaining_s is None else max(remaining_s, 0.0)]
+    return min((time_s for time_s in known if time_s is not None and math.isfinite(time_s)), default=default_s)
 
 
 def _code(error: Exception) -> grpc.StatusCode:

@@ -30,9 +30,10 @@ from warmpool.errors import (
     WarmpoolError,
     shown,
 )
-from warmpool.http_request import Call, read_body, timeout_s, whole_number
+from warmpool.http_request import Call, read_body
 from warmpool.limits import request_bytes_max
 from warmpool.tracing import EXPORT_BYTES_MAX, received_spans, trace_context
+from warmpool.urgency import Urgency, whole_number
 from warmpool.validation import sizes_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRACES_READ_MAX = 1000
+EXTENSIONS = ["binary_tensor_data", "schedule_policy"]
 
 STATUS: dict[type[WarmpoolError], int] = {
     BadInput: 400,
@@ -126,7 +128,7 @@ class HttpApi:
         self.instance = instance
 
     async def server_metadata(self, _: Request) -> Response:
-        return json_response({"name": "warmpool", "version": __version__, "extensions": ["binary_tensor_data"]})
+        return json_response({"name": "warmpool", "version": __version__, "extensions": EXTENSIONS})
 
     async def live(self, _: Request) -> Response:
         return json_response({"live": True})
@@ -139,17 +141,19 @@ class HttpApi:
         return json_response(await self.instance.status())
 
     async def traces(self, request: Request) -> Response:
-        count = whole_number("count", request.query_params.get("count", "100"), TRACES_READ_MAX)
+        count = whole_number("count", request.query_params.get("count", "100"), 1, TRACES_READ_MAX)
         cold_only = request.query_params.get("cold", "") in {"1", "true"}
         return json_response(self.instance.traces.read(count, cold_only=cold_only))
 
     async def receive_traces(self, request: Request) -> Response:
         settings = self.instance.settings
         bytes_max = min(EXPORT_BYTES_MAX, settings.body_bytes_max)
-        try:
-            spans = received_spans(await read_body(request, bytes_max, timeout_s(request, settings.deadline_ms)))
-        except ValueError as error:
-            raise BadInput(str(error)) from None
+        wait_s = Urgency.of_headers(request.headers).timeout_s or settings.deadline_ms / 1000
+        with self.instance.byte_budget.hold() as held:
+            try:
+                spans = received_spans(await read_body(request, bytes_max, wait_s, held))
+            except ValueError as error:
+                raise BadInput(str(error)) from None
         for trace_id, received in spans.items():
             self.instance.traces.receive(trace_id, received)
         return Response(b"", 200, media_type="application/x-protobuf")
@@ -187,12 +191,16 @@ class HttpApi:
     async def infer(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
             method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
-            body, timeout_s = await self._body(call, [method])
+            body = await self._body(call, [method])
             decoded = wire.decode_request(
                 body, request.headers.get(wire.HEADER_LENGTH), accept=lambda inputs: sizes_of(method, inputs)
             )
             wanted = [output.name for output in decoded.outputs]
-            answer = await self.instance.dataplane.infer(method, decoded.inputs, wanted=wanted, timeout_s=timeout_s)
+            timeout_s, priority = call.urgency(decoded.parameters)
+            with call.caller:
+                answer = await self.instance.dataplane.infer(
+                    method, decoded.inputs, wanted=wanted, timeout_s=timeout_s, priority=priority
+                )
             body, header_length = wire.encode_response(
                 wire.InferResponse(
                     id=decoded.id,
@@ -216,21 +224,22 @@ class HttpApi:
             model_name, _, method_name = path.partition(":")
             model = self.instance.dataplane.model(model_name)  # the body may name the method, so any of them counts
             methods = [self.instance.dataplane.method(path)] if method_name else model.methods.values()
-            body, timeout_s = await self._body(call, methods)
+            body = await self._body(call, methods)
             parsed = rows_form.parse(body)
             method = self.instance.dataplane.method(rows_form.named(path, parsed))
             form, inputs = rows_form.decode(method, parsed)
-            answer = await self.instance.dataplane.infer(method, inputs, timeout_s=timeout_s)
+            timeout_s, priority = call.urgency(parsed.parameters or {})
+            with call.caller:
+                answer = await self.instance.dataplane.infer(method, inputs, timeout_s=timeout_s, priority=priority)
             served = {**answer.served(), "trace_id": call.trace_id}
             content = {**rows_form.encode(form, answer), "model_version": method.version, "served": served}
             return answer, json_response(content)
 
         return await self._traced(request, request.path_params["model"], work)
 
-    async def _body(self, call: Call, methods: Iterable[ServedMethod]) -> tuple[bytes, float]:
-        """The body of a request for one of these methods, and the seconds that are left for its answer."""
-        settings = self.instance.settings
-        return await call.body(request_bytes_max(methods, settings.body_bytes_max), settings.deadline_ms)
+    async def _body(self, call: Call, methods: Iterable[ServedMethod]) -> bytes:
+        """The body of a request for one of these methods."""
+        return await call.body(request_bytes_max(methods, self.instance.settings.body_bytes_max))
 
     def _model(self, request: Request) -> ServedModel:
         """The model that a path names, with a version and a method that exist if it names those too."""
@@ -242,7 +251,6 @@ class HttpApi:
     ) -> Response:
         """Run an inference, then record its trace and metrics, whatever came of it."""
         trace_id, parent_id = trace_context(request.headers.get("traceparent"))
-        call = Call(request, trace_id)
         answer = None
 
         async def answered(_: Request) -> Response:
@@ -250,7 +258,9 @@ class HttpApi:
             answer, response = await work(call)
             return response
 
-        response = await guarded(answered)(request)
+        with self.instance.byte_budget.hold() as held:
+            call = Call(request, trace_id, held, self.instance.settings.deadline_ms)
+            response = await guarded(answered)(request)
         end_ns = time.time_ns()
 
         async def record() -> None:

@@ -1,8 +1,14 @@
 """uvicorn's HTTP/1.1 connection, with bounds on what comes, and answers where it gives none.
 
 Anyone may connect. So heads have a size and a time, an upgrade that nobody takes up is a request like any other, a
-caller that has closed its sending half still listens, and what is no HTTP is told so when the requests before it have
-their answers.
+caller that has closed its sending half may still listen, and what is no HTTP is told so when the requests before it
+have their answers.
+
+A caller that leaves is noticed while its request waits, and the request's `Caller` is told. A connection that is reset
+says so. One that was closed only says that nothing more will be sent, as one that still listens does; but whoever has
+closed it refuses what is sent to it. So the answer is begun: each of its first bytes, which are the same for all
+answers, goes out alone, and who still listens finds them in their place. Not noticed is who leaves more requests behind
+on the same connection than the one that is answered: what comes after that one is not read yet.
 """
 
 from __future__ import annotations
@@ -11,14 +17,57 @@ import asyncio
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from warmpool.caller import Caller
 
 HEAD_BYTES_MAX = 1 << 16
 HEAD_S_MAX = 30.0
+BEGINNING = b"HTTP/1.1 "
+BEGIN_S = (0.001, 0.01, 0.05, 0.2, 1.0, 5.0, 15.0, 60.0)  # from each byte of the beginning to the next one
 
 
 class HeadTooLarge(Exception):
     """The parser is to stop: the head, or what else is none of the body, has become too long."""
+
+
+class BegunTransport:
+    """A connection on which the beginning of an answer may be out: what is written goes on behind that."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._begun = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Send a byte of the beginning, and later the next one."""
+        if self._transport.is_closing():
+            return
+        self._transport.write(BEGINNING[self._begun : self._begun + 1])
+        self._begun += 1
+        if self._begun < len(BEGINNING):
+            delay_s = BEGIN_S[self._begun - 1]
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.begin)
+
+    def end(self) -> None:
+        """Begin no more. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def write(self, data: bytes) -> None:
+        self.end()
+        begun, self._begun = self._begun, 0
+        assert data.startswith(BEGINNING[:begun]), data[:20]
+        self._transport.write(data[begun:])
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self.end()
+        self._transport.close()
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -34,6 +83,8 @@ class HttpProtocol(HttpToolsProtocol):
     _loose_bytes = 0  # of pieces in which no field and no part of a body ended
     _events = 0
     _half_closed = False
+    _running: RequestResponseCycle | None = None  # the request that is answered; `cycle` is the last one that came
+    _begun: BegunTransport | None = None
     _refusal: tuple[int, str] | None = None  # what is told when those before it have their answers
 
     # What the transport calls
@@ -45,6 +96,11 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()
         self._unset_head_timer()
+        if self._begun is not None:
+            self._begun.end()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.scope["state"]["caller"].leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -65,12 +121,15 @@ class HttpProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open: the caller that sent whole requests may only have closed its half."""
         self._half_closed = self._refusal is not None or (self._answering and not self.cycle.more_body)
+        if self._half_closed:
+            self._begin_answer()
         return self._half_closed
 
     # What the parser calls
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"]["caller"] = Caller()
         self._head_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -97,6 +156,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
+        if not self.pipeline:
+            self.flow.resume_reading()  # its end is to be seen; a further request pauses it again
         if not self._answering:  # a body that came after its answer
             self._unset_head_timer()
             self._wait_idle()
@@ -112,6 +173,20 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             super().on_response_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        if self._half_closed:
+            self._begin_answer()
+        super()._start_asgi_task(cycle, app)
+
+    def _begin_answer(self) -> None:
+        """Find out whether the caller that sends no more still listens."""
+        running = self._running
+        if running is not None and not running.response_started:
+            self._begun = BegunTransport(self.transport)
+            running.transport = self._begun  # type: ignore[assignment]
+            self._begun.begin()
 
     @property
     def _answering(self) -> bool:

@@ -19,6 +19,7 @@ from cache.signed_store import SignedStore
 from warmpool import messages
 from warmpool.batcher import Batcher
 from warmpool.batches import Batch
+from warmpool.byte_budget import ByteBudget
 from warmpool.catalog import ServedModel
 from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
@@ -54,6 +55,7 @@ class Instance:
         self.settled = asyncio.Event()  # the first lane is ready, or has failed to be
         self.traces = Traces(settings.traces_kept_max)
         self.cold_start = cold_start
+        self.byte_budget = ByteBudget(settings.queue_bytes_max)
         self.batcher = Batcher(settings.queue_rows_max, self._batch_finished)
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
@@ -132,6 +134,7 @@ class Instance:
             "zygote": {"pid": self._zygote.current.process.pid},
             "store": {"trouble": self.upkeep.store_trouble, "quarantined": self.upkeep.quarantined},
             "rows_waiting": self.batcher.rows_waiting,
+            "bytes_held": self.byte_budget.held_bytes,
         }
 
     def record_request(

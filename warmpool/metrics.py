@@ -86,6 +86,11 @@ class _Gauges(Collector):
             "warmpool_ready", "1 while every model's minimum set is warm.", not self._instance.unready_reasons()
         )
         yield _gauge("warmpool_rows_waiting", "Rows in the queues.", self._instance.batcher.rows_waiting)
+        yield _gauge(
+            "warmpool_request_bytes_held",
+            "Bytes of requests that are being received, wait or run.",
+            self._instance.byte_budget.held_bytes,
+        )
         upkeep = self._instance.upkeep
         yield _gauge("warmpool_store_trouble", "1 while the store cannot be used.", bool(upkeep.store_trouble))
         yield CounterMetricFamily(

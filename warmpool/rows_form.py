@@ -2,7 +2,7 @@
 
 It carries no datatypes: values are read as what the manifest says. Rows answer as {"predictions": [...]}, columns as
 {"outputs": {...}}. TF Serving's `signature_name` names the method where the URL does not; Vertex AI's `parameters` may
-be there and empty, since what a method takes are its inputs.
+say how urgent it is, and nothing else, since what a method takes are its inputs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from warmpool.dataplane import Answer
 from warmpool.datatypes import OF_DTYPE
 from warmpool.errors import BadInput
 from warmpool.tensors import Tensor, named_non_finite, nesting
+from warmpool.urgency import PARAMETERS
 from warmpool.validation import sizes_of
 
 Form = Literal["instances", "inputs"]
@@ -41,8 +42,8 @@ def parse(body: bytes) -> Body:
         raise BadInput(f"body: {error}; allowed: JSON with instances or inputs") from None
     if (parsed.instances is msgspec.UNSET) == (parsed.inputs is msgspec.UNSET):
         raise BadInput("body: give either instances (a list of rows) or inputs (values by input name)")
-    if parsed.parameters:
-        raise BadInput.about("parameters", next(iter(parsed.parameters)), "none; what a method takes are its inputs")
+    if unknown := [name for name in parsed.parameters or () if name not in PARAMETERS]:
+        raise BadInput.about("parameters", unknown[0], f"{', '.join(PARAMETERS)}; what a method takes are its inputs")
     return parsed
 
 

@@ -45,6 +45,8 @@ class Settings(StoreSettings):
     """Time that running requests get after SIGTERM."""
     queue_rows_max: int = 4096
     """Rows that may wait in all; more are refused with 429."""
+    queue_bytes_max: int = 256 << 20
+    """Bytes of requests that may be received, wait and run in all; more are refused with 429."""
     body_bytes_max: int = 64 << 20
     """Largest request body; larger ones are refused with 413, and so are those that are too large for their method."""
     traces_kept_max: int = 512
@@ -70,6 +72,7 @@ _LARGEST = {
     "deadline_ms": DEADLINE_MS_MAX,
     "drain_s_max": DEADLINE_MS_MAX // 1000,
     "queue_rows_max": 2**31 - 1,
+    "queue_bytes_max": 2**53,
     "body_bytes_max": 2**31 - 1,  # gRPC keeps it in 32 bits
     "traces_kept_max": 100_000,  # all of them are looked at where some are read
 }

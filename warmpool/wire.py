@@ -27,6 +27,7 @@ __all__ = [
     "DATATYPES",
     "FRONT_HEADER",
     "HEADER_LENGTH",
+    "PRIORITY_HEADER",
     "TIMEOUT_HEADER",
     "TRACE_ID_HEADER",
     "InferRequest",
@@ -42,6 +43,7 @@ __all__ = [
 
 HEADER_LENGTH_DIGITS_MAX = 18
 TIMEOUT_HEADER = "x-warmpool-timeout-ms"  # how long the caller waits
+PRIORITY_HEADER = "x-warmpool-priority"  # how soon it should run: see warmpool.urgency
 TRACE_ID_HEADER = "x-warmpool-trace-id"
 FRONT_HEADER = "x-warmpool-front-ns"  # begin and end of the front's span: the rest of a call was spent on the way
 

@@ -19,7 +19,7 @@ from tests.instance_process import InstanceProcess, free_port, serving, tensors,
 from tests.tiny import BATCH, METHODS
 from tests.warmpool.test_errors_status import ELSEWHERE, tree
 from tests.warmpool.triton import Stub, client, messages
-from warmpool import __version__, errors, grpc_app
+from warmpool import __version__, errors, grpc_app, grpc_messages
 from warmpool.arena import dtype_of
 from warmpool.datatypes import DATATYPES
 from warmpool.errors import BadInput
@@ -97,7 +97,9 @@ def request(name, *, typed=False, **inputs):
     for tensor_name, tensor in tensors(name, inputs).items():
         given = made.inputs.add(name=tensor_name, datatype=tensor.datatype, shape=tensor.shape)
         if typed:
-            getattr(given.contents, grpc_app._CONTENTS[tensor.datatype]).extend(np.ravel(inputs[tensor_name]).tolist())
+            getattr(given.contents, grpc_messages.CONTENTS[tensor.datatype]).extend(
+                np.ravel(inputs[tensor_name]).tolist()
+            )
         else:
             made.raw_input_contents.append(tensor.data)
     return made
@@ -401,13 +403,13 @@ def accepted(tensors):
     assert tensors.keys() == {"a"}
 
 
-@pytest.mark.parametrize("name", grpc_app._CONTENTS)
+@pytest.mark.parametrize("name", grpc_messages.CONTENTS)
 def test_numbers_of_every_datatype_that_has_typed_contents_become_its_bytes(name):
     values = [True, False] if name == "BOOL" else [0, 1, 100]
     made = protocol.ModelInferRequest()
     given = made.inputs.add(name="a", datatype=name, shape=[len(values)])
-    getattr(given.contents, grpc_app._CONTENTS[name]).extend(values)
-    tensor = grpc_app._tensors(made, accepted)["a"]
+    getattr(given.contents, grpc_messages.CONTENTS[name]).extend(values)
+    tensor = grpc_messages.tensors(made, accepted)["a"]
     assert (tensor.datatype, tensor.shape) == (name, (len(values),))
     assert bytes(tensor.data) == np.array(values, DATATYPES[name].dtype).tobytes()
 
@@ -417,7 +419,7 @@ def test_raw_bytes_of_every_datatype_are_taken_as_they_are(name):
     data = np.arange(2).astype(ml_dtypes.bfloat16 if name == "BF16" else DATATYPES[name].dtype).tobytes()
     made = protocol.ModelInferRequest(raw_input_contents=[data])
     made.inputs.add(name="a", datatype=name, shape=[2, 1])
-    tensor = grpc_app._tensors(made, accepted)["a"]
+    tensor = grpc_messages.tensors(made, accepted)["a"]
     assert (tensor.datatype, tensor.shape, bytes(tensor.data)) == (name, (2, 1), data)
 
 
@@ -425,9 +427,9 @@ def test_raw_bytes_of_every_datatype_are_taken_as_they_are(name):
 def test_a_number_beyond_its_datatype_is_refused_not_wrapped(name, value):
     made = protocol.ModelInferRequest()
     given = made.inputs.add(name="a", datatype=name, shape=[1])
-    getattr(given.contents, grpc_app._CONTENTS[name]).append(value)
+    getattr(given.contents, grpc_messages.CONTENTS[name]).append(value)
     with pytest.raises(BadInput, match=rf"inputs\[0\]\.contents\.\w+ \(item 0\): got {value}; allowed: .*{name}"):
-        grpc_app._tensors(made, accepted)
+        grpc_messages.tensors(made, accepted)
 
 
 def test_who_accepts_a_request_sees_datatypes_and_shapes_before_a_number_is_converted():
@@ -439,7 +441,7 @@ def test_who_accepts_a_request_sees_datatypes_and_shapes_before_a_number_is_conv
         raise BadInput("not this")
 
     with pytest.raises(BadInput, match=r"^not this$"):
-        grpc_app._tensors(made, accept)
+        grpc_messages.tensors(made, accept)
 
 
 # Statuses

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from tests.warmpool.fake_lane import manual_clock, pass_s, rest
-from warmpool.http_protocol import HEAD_BYTES_MAX, HEAD_S_MAX, HttpProtocol
+from warmpool.errors import Cancelled
+from warmpool.http_protocol import BEGIN_S, BEGINNING, HEAD_BYTES_MAX, HEAD_S_MAX, HttpProtocol
 
 IDLE_S = 75
 GET = b"GET /%d HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -56,6 +57,7 @@ class Connection:
             self.gate.set()
         self._reads = reads
         self.left = 0  # requests whose caller is gone, as the application was told
+        self.waiting = 0
         config = uvicorn.Config(
             self._app,
             http=HttpProtocol,
@@ -78,7 +80,17 @@ class Connection:
                 self.left += 1
                 return
             body, more = body + message["body"], message["more_body"]
-        await self.gate.wait()
+        self.waiting += 1
+        try:
+            with scope["state"]["caller"]:
+                await self.gate.wait()
+        except Cancelled:
+            self.left += 1
+            await send({"type": "http.response.start", "status": 499, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        finally:
+            self.waiting -= 1
         text = scope["path"].encode() + b" " + body
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]})
         await send({"type": "http.response.body", "body": text})
@@ -163,6 +175,110 @@ def test_a_caller_that_closes_in_the_middle_or_at_the_end_is_gone(sent):
         assert connection.protocol.eof_received() is False
 
     manual_clock(story)()
+
+
+@manual_clock
+async def test_to_a_caller_that_sends_no_more_the_answer_is_begun_and_nothing_of_it_comes_twice():
+    assert len(BEGIN_S) == len(BEGINNING) - 1
+    for bytes_begun in range(1, len(BEGINNING) + 1):
+        connection = Connection(held=True)
+        await connection.send(POST % 0 + GET % 1)
+        assert connection.line.written == b"", "before that nothing is"
+        assert connection.protocol.eof_received() is True
+        for wait_s in BEGIN_S[: bytes_begun - 1]:
+            await pass_s(wait_s)
+        assert connection.line.written == BEGINNING[:bytes_begun]
+        connection.gate.set()
+        await rest()
+        assert connection.answers == [(200, "/0 abc"), (200, "/1 ")]
+        assert connection.line.closed
+        written = connection.line.written
+        await pass_s(sum(BEGIN_S))
+        assert connection.line.written == written
+
+
+@manual_clock
+async def test_an_answer_that_has_begun_stays_so_however_long_it_takes():
+    connection = Connection(held=True)
+    await connection.send(POST % 0)
+    connection.protocol.eof_received()
+    for wait_s in (*BEGIN_S, 10 * IDLE_S):
+        await pass_s(wait_s)
+    assert connection.line.written == BEGINNING
+    connection.gate.set()
+    await rest()
+    assert connection.answers == [(200, "/0 abc")]
+
+
+@manual_clock
+async def test_an_answer_that_has_begun_may_turn_out_to_be_to_no_http():
+    connection = Connection(held=True)
+    await connection.send(GET % 0 + b"GARBAGE\r\n\r\n")
+    connection.protocol.eof_received()
+    assert connection.line.written == b"H"
+    connection.gate.set()
+    await rest()
+    assert [status for status, _ in connection.answers] == [200, 400]
+
+
+@manual_clock
+async def test_an_interim_answer_goes_on_behind_the_beginning_too():
+    connection = Connection(held=True)
+    connection.protocol.data_received(b"POST /0 HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc")
+    connection.protocol.eof_received()  # in the same turn: the application has not asked for the body yet
+    connection.gate.set()
+    await rest()
+    assert connection.line.written.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
+
+
+# Callers that leave
+
+
+@pytest.mark.parametrize("error", [None, ConnectionResetError()], ids=["closed", "reset"])
+@pytest.mark.parametrize("sent", [POST % 0, POST % 0 + POST % 1, GET % 0 + POST[:-1] % 1], ids=["one", "two", "half"])
+def test_a_caller_that_leaves_ends_what_runs_for_it_and_nothing_else_is_begun(sent, error):
+    async def story() -> None:
+        connection = Connection(held=True)
+        await connection.send(sent)
+        assert connection.waiting == 1
+        connection.line.closed = True
+        connection.protocol.connection_lost(error)
+        await rest()
+        assert (connection.left, connection.waiting) == (1, 0)
+
+    manual_clock(story)()
+
+
+@manual_clock
+async def test_a_caller_that_leaves_after_it_closed_its_sending_half_is_sent_nothing_more():
+    connection = Connection(held=True)
+    await connection.send(POST % 0)
+    connection.protocol.eof_received()
+    connection.line.closed = True  # a write raises from now on
+    connection.protocol.connection_lost(BrokenPipeError())
+    await rest()
+    assert (connection.left, connection.waiting) == (1, 0)
+    await pass_s(sum(BEGIN_S))
+    assert connection.line.written == b"H"
+
+
+@manual_clock
+async def test_a_caller_that_leaves_between_two_requests_leaves_nothing():
+    connection = Connection()
+    await connection.send(POST % 0)
+    connection.line.closed = True
+    connection.protocol.connection_lost(None)
+    await rest()
+    assert (connection.left, connection.waiting) == (0, 0)
+
+
+@manual_clock
+async def test_the_end_is_watched_for_while_an_answer_is_awaited_however_large_the_body_was():
+    connection = Connection(held=True)
+    await connection.send(b"POST /0 HTTP/1.1\r\nContent-Length: 200000\r\n\r\n", *[b"b" * 100_000] * 2)
+    assert (connection.waiting, connection.line.reading) == (1, True)
+    await connection.send(GET % 1)
+    assert not connection.line.reading, "a second request waits in the socket"
 
 
 # What is no HTTP

@@ -9,10 +9,9 @@ import pytest
 from starlette.requests import Request
 
 from tests.warmpool.fake_lane import manual_clock, pass_s
-from warmpool import wire
-from warmpool.errors import BadInput, DeadlineExceeded, TooLarge
-from warmpool.http_request import Call, read_body, timeout_s, whole_number
-from warmpool.settings import DEADLINE_MS_MAX
+from warmpool.byte_budget import ByteBudget, Held
+from warmpool.errors import BadInput, DeadlineExceeded, Overloaded, TooLarge
+from warmpool.http_request import Call, read_body
 
 
 def request(*pieces: tuple[float, bytes], ends: bool = True, **headers: str) -> Request:
@@ -30,32 +29,61 @@ def request(*pieces: tuple[float, bytes], ends: bool = True, **headers: str) -> 
     return Request({"type": "http", "method": "POST", "headers": fields}, receive)
 
 
+def held(bytes_max: int = 1000) -> Held:
+    return ByteBudget(bytes_max).hold()
+
+
+def call(given: Request, default_ms: int = 4000) -> Call:
+    return Call(given, "t", held(), default_ms)
+
+
 @manual_clock
 async def test_a_body_in_pieces_is_put_together():
-    assert await read_body(request((0, b"ab"), (1, b""), (1, b"c")), 3, 10) == b"abc"
-    assert await read_body(request((0, b"")), 3, 10) == b""
+    assert await read_body(request((0, b"ab"), (1, b""), (1, b"c")), 3, 10, held()) == b"abc"
+    assert await read_body(request((0, b"")), 3, 10, held()) == b""
 
 
 @manual_clock
 async def test_what_reading_took_is_no_longer_there_for_the_answer():
-    call = Call(request((1, b"a"), (2.5, b"b"), x_warmpool_timeout_ms="5000"), "t")
-    arrived_ns = call.start_ns
-    body, left_s = await call.body(10, 1)
-    assert (body, left_s) == (b"ab", 1.5)
-    assert call.start_ns > arrived_ns, "its span begins when the body is there"
+    one = call(request((1, b"a"), (2.5, b"b"), x_warmpool_timeout_ms="5000"), 1)
+    arrived_ns = one.start_ns
+    assert await one.body(10) == b"ab"
+    assert one.urgency({}) == (1.5, 0)
+    assert one.start_ns > arrived_ns, "its span begins when the body is there"
 
 
 @manual_clock
 async def test_a_body_that_takes_longer_than_the_caller_has_is_not_waited_for():
     with pytest.raises(DeadlineExceeded, match=r"^body: 1 bytes came within 4 s, and not its end$"):
-        await Call(request((1, b"a"), (3.5, b"b")), "t").body(10, 4000)
+        await call(request((1, b"a"), (3.5, b"b"))).body(10)
+
+
+@manual_clock
+async def test_a_time_in_the_body_counts_from_the_first_byte_too_and_the_shorter_one_holds():
+    silent, hurried = call(request((1, b"a"))), call(request((0, b"a"), x_warmpool_timeout_ms="2500"))
+    await silent.body(10)
+    assert silent.urgency({}) == (3.0, 0), "the instance's own, where the caller says nothing"
+    assert silent.urgency({"timeout": 1_500_000}) == (0.5, 0)
+    assert silent.urgency({"timeout": 900_000}) == (0.0, 0)
+    assert silent.urgency({"timeout": 60_000_000}) == (59.0, 0), "longer than the instance's own"
+    await hurried.body(10)
+    assert hurried.urgency({"timeout": 60_000_000}) == (1.5, 0)
+
+
+@manual_clock
+async def test_the_priority_of_header_and_body_comes_along():
+    one, other = call(request((0, b"a"))), call(request((0, b"a"), x_warmpool_priority="1"))
+    await one.body(10)
+    assert one.urgency({"priority": 6})[1] == -2
+    await other.body(10)
+    assert other.urgency({"priority": 6})[1] == 3
 
 
 @pytest.mark.parametrize("lengths", [[4], [1, 3], [3, 1], [2, 2]])
 def test_a_body_beyond_its_size_is_refused_however_it_comes(lengths: Sequence[int]):
     async def story() -> None:
         with pytest.raises(TooLarge, match=r"^body: more than 3 bytes, allowed: 3$"):
-            await read_body(request(*((0, b"a" * length) for length in lengths), ends=False), 3, 10)
+            await read_body(request(*((0, b"a" * length) for length in lengths), ends=False), 3, 10, held())
 
     manual_clock(story)()
 
@@ -63,25 +91,41 @@ def test_a_body_beyond_its_size_is_refused_however_it_comes(lengths: Sequence[in
 @manual_clock
 async def test_a_body_that_says_to_be_too_large_is_refused_before_it_comes():
     with pytest.raises(TooLarge, match=r"^body: 4 bytes, allowed: 3$"):
-        await read_body(request(content_length="4"), 3, 10)
+        await read_body(request(content_length="4"), 3, 10, held())
+
+
+@manual_clock
+async def test_bytes_are_held_from_the_moment_that_a_body_says_how_many_it_has():
+    budget = ByteBudget(10)
+    seen: list[int] = []
+
+    async def receive() -> dict:
+        seen.append(budget.held_bytes)
+        return {"type": "http.request", "body": b"abcdef", "more_body": False}
+
+    given = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"6")]}, receive)
+    with budget.hold() as one, budget.hold() as other:
+        assert await read_body(given, 10, 10, one) == b"abcdef"
+        assert (seen, budget.held_bytes) == ([6], 6)
+        with pytest.raises(Overloaded, match=r"^requests hold 6 bytes, 10 may$"):
+            await read_body(given, 10, 10, other)
+        assert (seen, budget.held_bytes) == ([6], 6), "nothing of it was read"
+    assert budget.held_bytes == 0
+
+
+@manual_clock
+async def test_a_body_that_does_not_say_how_long_it_is_is_counted_as_it_comes():
+    budget = ByteBudget(10)
+    with budget.hold() as one, budget.hold() as other:
+        await read_body(request((0, b"abc"), (1, b"def")), 10, 10, one)
+        assert budget.held_bytes == 6
+        with pytest.raises(Overloaded, match=r"^requests hold 10 bytes, 10 may$"):
+            await read_body(request((0, b"abcd"), (0, b"e"), ends=False), 10, 10, other)
+    assert budget.held_bytes == 0
 
 
 @manual_clock
 async def test_only_bodies_as_they_are_are_read():
-    assert await read_body(request((0, b"a"), content_encoding="Identity"), 3, 10) == b"a"
+    assert await read_body(request((0, b"a"), content_encoding="Identity"), 3, 10, held()) == b"a"
     with pytest.raises(BadInput, match="content-encoding: got 'gzip'; allowed: identity"):
-        await read_body(request(content_encoding="gzip"), 3, 10)
-
-
-def test_a_caller_that_says_nothing_of_its_time_has_the_instances():
-    assert timeout_s(request(), 250) == 0.25
-    assert timeout_s(request(x_warmpool_timeout_ms="7"), 250) == 0.007
-    with pytest.raises(BadInput, match=f"^{wire.TIMEOUT_HEADER}: got '0'; allowed: 1 to {DEADLINE_MS_MAX}$"):
-        timeout_s(request(x_warmpool_timeout_ms="0"), 250)
-
-
-@pytest.mark.parametrize("text", ["", "0", "11", "-1", "1.0", " 1", "\u0661", "9" * 5000])
-def test_what_is_no_whole_number_in_bounds_is_named(text):
-    with pytest.raises(BadInput, match=r"^field: got .*; allowed: 1 to 10$"):
-        whole_number("field", text, 10)
-    assert whole_number("field", "10", 10) == 10
+        await read_body(request(content_encoding="gzip"), 3, 10, held())

@@ -38,6 +38,11 @@ class Queues:
 
 
 @dataclass
+class Budget:
+    held_bytes: int = 0
+
+
+@dataclass
 class Upkeep:
     store_trouble: str = ""
     quarantined: int = 0
@@ -48,6 +53,7 @@ class State:
     """What metrics read of an instance."""
 
     batcher: Queues = field(default_factory=Queues)
+    byte_budget: Budget = field(default_factory=Budget)
     lanes: list[Lane] = field(default_factory=list)
     upkeep: Upkeep = field(default_factory=Upkeep)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -138,10 +144,12 @@ def test_gauges_are_what_is_so_when_they_are_read(metrics, state):
     assert value("lane_busy", lane="primary") == 0
     state.reasons = {"tiny": "loading"}
     state.batcher.rows_waiting = 12
+    state.byte_budget.held_bytes = 3456
     state.lanes[0] = Lane(warm_count=5, batch=object(), restarts=2)
     value = scraped(metrics)
     assert value("ready") == 0
     assert value("rows_waiting") == 12
+    assert value("request_bytes_held") == 3456
     assert value("lane_executables_warm", lane="primary") == 5
     assert value("lane_busy", lane="primary") == 1
     assert value("lane_busy", lane="cpu") == 0

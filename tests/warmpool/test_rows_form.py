@@ -95,7 +95,7 @@ def test_numbers_that_json_lacks_have_names():
         (
             PAIR,
             {"instances": [], "parameters": {"top": 1}},
-            "parameters: got 'top'; allowed: none; what a method takes are its inputs",
+            "parameters: got 'top'; allowed: timeout, priority; what a method takes are its inputs",
         ),
         (PAIR, {"instances": [1]}, "instances[0]: got 1; allowed: an object with ids, weight"),
         (PAIR, {"instances": [{"ids": [1]}]}, "instances[0]: got {'ids': [1]}; allowed: an object with ids, weight"),
@@ -150,8 +150,8 @@ def test_a_signature_that_is_not_the_method_of_the_url_is_refused():
         rows_form.named("tiny:scale", rows_form.Body(instances=[], signature_name="predict"))
 
 
-@pytest.mark.parametrize("parameters", [None, {}])
-def test_parameters_may_be_there_and_empty(parameters):
+@pytest.mark.parametrize("parameters", [None, {}, {"priority": 1, "timeout": 5}])
+def test_parameters_may_be_empty_or_say_how_urgent_it_is(parameters):
     document = {"instances": [1, 2], "parameters": parameters}
     assert decoded(doubling(), document) == ("instances", {"x": ("INT32", (2,), [1, 2])})
 

@@ -30,6 +30,7 @@ OTHERS: dict[str, Any] = {
     "deadline_ms": 3,
     "drain_s_max": 4.5,
     "queue_rows_max": 5,
+    "queue_bytes_max": 10,
     "body_bytes_max": 6,
     "traces_kept_max": 7,
     "otlp_endpoint": "http://collector:4318",
