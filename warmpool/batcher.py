@@ -20,6 +20,7 @@ from warmpool.scheduling.fair_share import FairShare
 from warmpool.scheduling.scheduler import LaneScheduler, Policy
 from warmpool.scheduling.work import Refusal
 from warmpool.selection import Candidate, Sizes
+from warmpool.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,12 @@ class Batcher:
         self._finished = finished
         self._policy = policy or Policy()
         self._weights = weights or {}
+
+    @classmethod
+    def of(cls, settings: Settings, finished: Callable[[Batch, LaneProxy], None]) -> Batcher:
+        """The batcher of an instance."""
+        policy = Policy(aging_s=settings.priority_aging_ms / 1e3, gather_s=settings.gather_ms / 1e3)
+        return cls(settings.queue_rows_max, finished, policy, settings.weights)
 
     def __repr__(self) -> str:
         return f"<Batcher {self.rows_waiting} of {self._rows_max} rows waiting, {[*self._queues]}>"

@@ -56,7 +56,7 @@ class Instance:
         self.traces = Traces(settings.traces_kept_max)
         self.cold_start = cold_start
         self.byte_budget = ByteBudget(settings.queue_bytes_max)
-        self.batcher = Batcher(settings.queue_rows_max, self._batch_finished)
+        self.batcher = Batcher.of(settings, self._batch_finished)
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
         self.readiness = Readiness(self.dataplane, self.lanes)

@@ -12,6 +12,7 @@ from cache.settings import URIS, StoreSettings
 from warmpool.errors import WarmpoolError
 
 DEADLINE_MS_MAX = 24 * 3600 * 1000
+GATHER_MS_MAX = 10_000
 ACCELERATORS = ("auto", "none", "jax")
 
 
@@ -47,6 +48,12 @@ class Settings(StoreSettings):
     """Rows that may wait in all; more are refused with 429."""
     queue_bytes_max: int = 256 << 20
     """Bytes of requests that may be received, wait and run in all; more are refused with 429."""
+    gather_ms: float = 0.0
+    """Time that what could run waits for company that makes its rows cheaper; no promised deadline is broken by it."""
+    priority_aging_ms: int = 1000
+    """Waiting that a level of priority is worth."""
+    model_weights: str = ""
+    """Shares of a lane's time, such as "digits=2,embed=0.5"; a model that is not named has 1."""
     body_bytes_max: int = 64 << 20
     """Largest request body; larger ones are refused with 413, and so are those that are too large for their method."""
     traces_kept_max: int = 512
@@ -61,22 +68,33 @@ class Settings(StoreSettings):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
         same = 0 < self.port == self.grpc_port
         _require("grpc_port", self.grpc_port, "another one than the HTTP port", holds=not same)
+        allowed = f"0 to {GATHER_MS_MAX}"
+        _require("gather_ms", self.gather_ms, allowed, holds=0 <= self.gather_ms <= GATHER_MS_MAX)
+        allowed = "MODEL=WEIGHT pairs after commas, each model once, weights from 0.001 to 1000"
+        _require("model_weights", self.model_weights, allowed, holds=_weights(self.model_weights) is not None)
         for name, largest in _LARGEST.items():
             value = getattr(self, name)
             _require(name, value, f"more than 0, up to {largest}", holds=0 < value <= largest)
         allowed = "http://HOST[:PORT][/PATH] or the same with https, or nothing"
         _require("otlp_endpoint", self.otlp_endpoint, allowed, holds=bool(_ENDPOINT.fullmatch(self.otlp_endpoint)))
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """`model_weights` by model."""
+        return _weights(self.model_weights) or {}
+
 
 _LARGEST = {
     "deadline_ms": DEADLINE_MS_MAX,
     "drain_s_max": DEADLINE_MS_MAX // 1000,
     "queue_rows_max": 2**31 - 1,
+    "priority_aging_ms": DEADLINE_MS_MAX,
     "queue_bytes_max": 2**53,
     "body_bytes_max": 2**31 - 1,  # gRPC keeps it in 32 bits
     "traces_kept_max": 100_000,  # all of them are looked at where some are read
 }
 _ENDPOINT = re.compile(r"(?i:https?)://([^\s/?#@]+@)?(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(/[^\s?#]*)?|")
+_WEIGHT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 _ALIASES = {"port": ("PORT",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}
 _KINDS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -142,3 +160,15 @@ def _parsed(name: str, value: Any, kind: type) -> Any:
 def _require(name: str, value: object, allowed: str, *, holds: bool) -> None:
     if not holds:
         raise SettingError(f"{name} is {value!r}, allowed: {allowed}")
+
+
+def _weights(text: str) -> dict[str, float] | None:
+    """Weights by model, None if the text is not what it has to be."""
+    pairs = [pair.partition("=") for pair in text.split(",")] if text else []
+    found: dict[str, float] = {}
+    for model, _, weight in pairs:
+        name = model.strip()
+        if not name or name in found or not _WEIGHT.fullmatch(weight.strip()):
+            return None
+        found[name] = float(weight)
+    return found if all(0.001 <= weight <= 1000 for weight in found.values()) else None

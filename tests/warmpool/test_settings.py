@@ -30,6 +30,9 @@ OTHERS: dict[str, Any] = {
     "deadline_ms": 3,
     "drain_s_max": 4.5,
     "queue_rows_max": 5,
+    "gather_ms": 1.5,
+    "priority_aging_ms": 20,
+    "model_weights": "digits=2,embed=0.5",
     "queue_bytes_max": 10,
     "body_bytes_max": 6,
     "traces_kept_max": 7,
@@ -40,6 +43,7 @@ FLAGS = {  # given, meant; what has to be of a kind
     "accelerator": ("none", "none"),
     "allow_unsigned": ("no", False),
     "otlp_endpoint": ("https://9", "https://9"),
+    "model_weights": ("nine=9", "nine=9"),
 }
 
 
@@ -155,6 +159,18 @@ def test_without_a_store_it_is_said_how_to_give_one():
         ("drain_s_max", "1e9", "drain_s_max is 1000000000.0, allowed: more than 0, up to 86400"),
         ("allow_unsigned", "maybe", "allow_unsigned is 'maybe', allowed: 1, true, yes, 0, false, no"),
         ("allow_unsigned", "2", "allow_unsigned is '2', allowed: 1, true, yes, 0, false, no"),
+        ("gather_ms", "-1", "gather_ms is -1.0, allowed: 0 to 10000"),
+        ("gather_ms", "nan", "gather_ms is nan, allowed: 0 to 10000"),
+        ("priority_aging_ms", "0", "priority_aging_ms is 0, allowed: more than 0, up to 86400000"),
+        *(
+            (
+                "model_weights",
+                text,
+                f"model_weights is {text!r}, allowed: MODEL=WEIGHT pairs after commas, each model once, weights from "
+                "0.001 to 1000",
+            )
+            for text in ("digits", "digits=", "=2", "a=1,a=2", "a=0", "a=-1", "a=nan", "a=1001", "a=1,", "a=1e3")
+        ),
         ("accelerator", "gpu", "accelerator is 'gpu', allowed: auto, none, jax"),
     ],
 )
@@ -162,6 +178,11 @@ def test_what_is_not_allowed_is_named(name, value, message):
     with pytest.raises(SettingError) as caught:
         read_settings(Settings, {"store": "s", name: value}, {})
     assert str(caught.value) == message
+
+
+def test_weights_are_given_by_model():
+    assert Settings(store="s", model_weights="digits=2, embed=0.5").weights == {"digits": 2.0, "embed": 0.5}
+    assert Settings(store="s").weights == {}
 
 
 @pytest.mark.parametrize("edge", [{"port": 0}, {"port": 65535}, {"grpc_port": 0}, {"deadline_ms": 1}])
