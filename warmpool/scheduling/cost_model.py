@@ -1,85 +1,220 @@
-"""What a batch takes on a lane: measured at publish, and corrected by what the lane's own batches took."""
+"""What a batch takes on a lane: as measured at publish, corrected by what the lane's own batches took.
+
+From sent to received, a batch is predicted to take its bucket's level times the lane's pace (`Pace`). The level is the
+centre of the bucket's last batches (`Recent`), each without the pace that the lane had; until there are a few it is
+assumed from the measurement at publish (`Published`). So one paused process moves nothing, a bucket that is measured
+wrongly is right after a few batches of its own, and a machine that becomes slower is noticed for all buckets at once.
+
+All of this is done in logarithms, where twice as long and half as long are equally far off.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
+from warmpool.scheduling.pace import VOTES_MAX, Pace
+from warmpool.scheduling.published import Published, log_us
+from warmpool.scheduling.recent import FEW, Recent
 from warmpool.scheduling.work import Method
 from warmpool.selection import Candidate
 
-MOVED = 0.05  # in logarithms: predictions that moved less are no reason to plan anew
-GAIN = 0.2
-SPREAD = math.log(3.0)  # of a bucket that never ran
+OVERHEAD_US = 256.0  # of a round trip on a small machine
+RECENT_MAX = 31  # batches of a bucket that are remembered
+SPREAD_MIN = 0.05
+MARGIN = 1.25  # spreads that a batch may be off without speaking for another pace
+CHANGED = 0.5  # how far a level may leave its reference before that is the bucket's own change
+
+EXCEEDED = 0.02  # the share of batches that may take longer than their bound
+WIDTH, WIDTH_MIN, WIDTH_MAX, WIDTH_STEP = 2.0, 1.0, 4.0, 0.2  # spreads from level to bound
+BEYOND = 1.25  # a bound is at most so much further from the level than the longest of the recent batches
+
+MOVED, BOUND_MOVED = 0.05, 0.2
+BUCKETS_MAX = 1024
+FIT_FIRST, FIT_EVERY_MAX, FIT_BUCKETS_MAX = 3, 256, 32  # batches, batches, the latest buckets
 
 
 class _Bucket:
-    """What is known of one bucket of one method. Logarithms of microseconds, and of ratios."""
+    """What is known of one bucket of one method: logarithms of microseconds, without the lane's pace.
 
-    __slots__ = ("bucket", "method", "published_us", "residual", "runs", "spread", "told")
+    `reference` is what its batches are compared with to see the pace. It stays, so that the pace adds up to what really
+    changed, while `level` follows the batches. `told` are level and bound when `version` rose last.
+    """
 
-    def __init__(self, method: Method, candidate: Candidate) -> None:
+    __slots__ = (
+        "batches",
+        "bound",
+        "bound_us",
+        "candidate",
+        "latest",
+        "level",
+        "level_us",
+        "method",
+        "recent",
+        "reference",
+        "spread",
+        "told",
+        "told_version",
+    )
+
+    def __init__(self, method: Method, candidate: Candidate, level: float, doubt: float) -> None:
         self.method = method
-        self.bucket = candidate.bucket
-        self.published_us = max(candidate.cost_us, 1.0)
-        self.residual = 0.0
-        self.spread = SPREAD
-        self.runs = 0
-        self.told = 0.0
+        self.candidate = candidate
+        self.recent = Recent(RECENT_MAX)
+        self.batches = 0
+        self.latest = 0
+        self.spread = SPREAD_MIN
+        self.reference: float | None = None
+        self.told = (level, level + doubt)
+        self.told_version = -1
+        self.believe(*self.told)
+
+    def believe(self, level: float, bound: float) -> None:
+        self.level, self.level_us = level, math.exp(level)
+        self.bound, self.bound_us = bound, math.exp(bound)
+
+    def refer(self, level: float) -> None:
+        """Set the reference once it is known, again once it is known well, and where the bucket itself has changed."""
+        changed = self.reference is None or abs(level - self.reference) > max(CHANGED, 3.0 * self.spread)
+        if changed or self.batches == RECENT_MAX:
+            self.reference = level
+
+    def rebase(self, moved: float) -> None:
+        """The pace has moved. What level and latest batches show of that already is not to count twice."""
+        if self.reference is None:
+            return
+        followed = sorted((0.0, self.level - self.reference, moved))[1]
+        self.believe(self.level - followed, self.bound - followed)
+        numbers = [number - followed for number in self.recent.numbers]
+        for place in range(max(0, len(numbers) - VOTES_MAX), len(numbers)):
+            if (numbers[place] - self.level) / moved > 0.5:
+                numbers[place] -= moved
+        self.recent.replace(numbers)
+
+    @property
+    def moved(self) -> bool:
+        """Whether plans that were made with what was told are to be made anew."""
+        level, bound = self.told
+        width = bound - level
+        return abs(self.level - level) >= MOVED or abs(self.bound - bound) >= max(BOUND_MOVED, 0.4 * width)
 
 
 class CostModel:
-    """Predicted times of one lane's batches, from sent to received, over all the processes of its life.
+    """Predicted times of one lane's batches, over all the processes of its life.
+
+    Holds at most 1024 buckets, of each the last 31 batches. `observe` takes about 5 us, and once in 256
+    batches half a millisecond; the others take less than 1 us.
+
+    Args:
+        overhead_us: What the way to a lane and back is assumed to take until batches have run, above 0.
 
     Attributes:
-        version: Rises when a prediction has moved by 5 % since it last rose: plans are then to be made anew.
+        version: Rises when a prediction has moved by 5 %, or a bound by 20 %, since it rose last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, overhead_us: float = OVERHEAD_US) -> None:
         self.version = 0
         self._buckets: dict[tuple[Method, frozenset[tuple[str, int]]], _Bucket] = {}
+        self._published = Published(overhead_us)
+        self._pace = Pace()
+        self._batches = 0
+        self._width = WIDTH
+        self._fit_at = FIT_FIRST
 
     def predicted_us(self, method: Method, candidate: Candidate) -> float:
-        """What a batch takes, by all that is known; above 0."""
-        known = self._known(method, candidate)
-        return known.published_us * math.exp(known.residual)
+        """What a batch takes from sent to received by all that is known, above 0."""
+        return self._bucket(method, candidate).level_us * self._pace.ratio
 
     def bound_us(self, method: Method, candidate: Candidate) -> float:
-        """What a batch hardly ever takes more than; at least what is predicted."""
-        known = self._known(method, candidate)
-        return known.published_us * math.exp(known.residual + known.spread)
+        """What about one batch in fifty takes more than; above the prediction."""
+        return self._bucket(method, candidate).bound_us * self._pace.ratio
 
     def observe(self, method: Method, candidate: Candidate, took_us: float) -> None:
-        """A batch took this long, from sent to received; what is not above 0 (a clock was set) says nothing."""
-        if not 0 < took_us < math.inf:
+        """A batch took this long from sent to received. Nothing is learned from 0 or less: a clock was set back."""
+        if not took_us > 0.0:
             return
-        known = self._known(method, candidate)
-        known.runs += 1
-        error = math.log(took_us / known.published_us) - known.residual
-        known.residual += GAIN * max(-1.0, min(1.0, error))
-        known.spread += GAIN * (min(1.0, 2 * abs(error)) - known.spread)
-        if abs(known.residual - known.told) >= MOVED:
-            known.told = known.residual
+        one = self._bucket(method, candidate)
+        took = log_us(took_us)
+        self._adapt_width(one, took)
+        moved = 0.0
+        if one.reference is not None:
+            moved = self._pace.vote(
+                took - one.reference, MARGIN * one.spread + self._published.doubt / (1 + one.batches)
+            )
+        if moved:
+            for other in self._buckets.values():
+                other.rebase(moved)
+        self._batches += 1
+        one.batches += 1
+        one.latest = self._batches
+        one.recent.add(took - self._pace.value)
+        self._believe(one)
+        changed = [one, *self._fit()]
+        if moved or any(other.moved for other in changed):
             self.version += 1
 
     def describe(self) -> list[dict[str, Any]]:
-        """What /v1/status says: every bucket that was asked about, its times in microseconds, how often it ran."""
+        """What /v1/status says: every bucket that was asked about, times in microseconds."""
         return [
             {
-                "model": known.method.model,
-                "method": getattr(known.method, "name", ""),
-                "bucket": known.bucket,
-                "published_us": known.published_us,
-                "predicted_us": known.published_us * math.exp(known.residual),
-                "bound_us": known.published_us * math.exp(known.residual + known.spread),
-                "runs": known.runs,
+                "model": one.method.model,
+                "method": getattr(one.method, "name", ""),
+                "bucket": one.candidate.bucket,
+                "published_us": one.candidate.cost_us,
+                "predicted_us": round(one.level_us * self._pace.ratio, 1),
+                "bound_us": round(one.bound_us * self._pace.ratio, 1),
+                "runs": one.batches,
             }
-            for known in self._buckets.values()
+            for one in self._buckets.values()
         ]
 
-    def _known(self, method: Method, candidate: Candidate) -> _Bucket:
+    def _bucket(self, method: Method, candidate: Candidate) -> _Bucket:
         key = (method, frozenset(candidate.bucket.items()))
-        known = self._buckets.get(key)
-        if known is None:
-            known = self._buckets[key] = _Bucket(method, candidate)
-        return known
+        one = self._buckets.get(key)
+        if one is None:
+            if len(self._buckets) >= BUCKETS_MAX:
+                del self._buckets[min(self._buckets, key=lambda key: self._buckets[key].latest)]
+            level = self._published.assumed(candidate.cost_us)
+            one = self._buckets[key] = _Bucket(method, candidate, level, self._published.doubt)
+            one.latest = self._batches
+        elif one.candidate is not candidate:  # published or loaded anew
+            one.candidate = candidate
+            self._believe(one)
+        return one
+
+    def _believe(self, one: _Bucket) -> None:
+        """Work out level and bound of a bucket anew."""
+        if one.told_version != self.version:
+            one.told, one.told_version = (one.level, one.bound), self.version
+        level = one.recent.centre(one.level, self._published.assumed(one.candidate.cost_us))
+        bound = level + self._published.doubt / (1 if one.batches < FEW else 1 + one.batches)
+        if one.batches >= FEW:
+            low, high, highest = one.recent.tails()
+            one.spread = max(SPREAD_MIN, min(level - low, high - level))
+            bound += max(SPREAD_MIN, min(self._width * (high - level), BEYOND * (highest - level)))
+            one.refer(level)
+        one.believe(level, bound)
+
+    def _adapt_width(self, one: _Bucket, took: float) -> None:
+        """Adaptive conformal inference (I. Gibbs, E. Candes, 2021): bounds widen until as few exceed them as may."""
+        if one.batches >= FEW:
+            step = WIDTH_STEP * ((took > one.bound + self._pace.value) - EXCEEDED)
+            self._width = min(max(self._width + step, WIDTH_MIN), WIDTH_MAX)
+
+    def _fit(self) -> Iterable[_Bucket]:
+        """Now and then see what the measurements at publish are worth; gives the buckets that lean on them."""
+        if self._batches < self._fit_at:
+            return ()
+        self._fit_at = self._batches + min(self._batches, FIT_EVERY_MAX)
+        ran = sorted((one for one in self._buckets.values() if one.batches), key=lambda one: -one.latest)
+        self._published.fit(
+            [
+                (one.candidate.cost_us, [one.level] * FEW if one.batches >= FEW else one.recent.numbers)
+                for one in ran[:FIT_BUCKETS_MAX]
+            ]
+        )
+        unsure = [one for one in self._buckets.values() if one.batches < FEW]
+        for one in unsure:
+            self._believe(one)
+        return unsure
