@@ -47,7 +47,7 @@ class Post(msgspec.Struct, frozen=True):
         inputs: Mapping[str, wire.Tensor],
         outputs: Sequence[str],
         deadline_s: float,
-        trace_headers: Mapping[str, str],
+        headers: Mapping[str, str],
     ) -> Post:
         """Encode the inputs of the model or method `name`.
 
@@ -60,16 +60,17 @@ class Post(msgspec.Struct, frozen=True):
             parameters={"binary_data_output": True},
         )
         body, header_length = wire.encode_request(request)
-        headers = [*trace_headers.items(), ("content-type", "application/octet-stream")]
+        sent = [*headers.items(), ("content-type", "application/octet-stream")]
         if header_length is not None:
-            headers.append((wire.HEADER_LENGTH, str(header_length)))
-        return cls(f"/v2/models/{quote(name, safe=':')}/infer", body, headers, deadline_s)
+            sent.append((wire.HEADER_LENGTH, str(header_length)))
+        return cls(f"/v2/models/{quote(name, safe=':')}/infer", body, sent, deadline_s)
 
 
 async def exchange(connections: Connections, post: Post) -> Result | Failure:
     """Send a request and read its answer. The deadline itself is the caller's to keep."""
     remaining_s = max(post.deadline_s - asyncio.get_running_loop().time(), 0.001)
-    headers = [*post.headers, (wire.TIMEOUT_HEADER, str(int(remaining_s * 1000)))]
+    timeout_ms = int(min(remaining_s * 1000, wire.TIMEOUT_MS_MAX))
+    headers = [*post.headers, (wire.TIMEOUT_HEADER, str(timeout_ms))]
     try:
         # Half of what is left, so that a host that swallows packets leaves time for another.
         answer = await connections.post(post.path, headers, post.body, connect_s_max=remaining_s / 2)

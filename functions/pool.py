@@ -95,7 +95,8 @@ class Pool:
         call: Call,
     ) -> Result:
         """Do what `infer` does by a deadline on the event loop's clock, within a call whose span is already open."""
-        post = Post.of(f"{model}:{method}" if method else model, inputs, outputs, deadline_s, call.headers)
+        headers = call.headers | ({wire.PRIORITY_HEADER: str(priority)} if (priority := self.settings.priority) else {})
+        post = Post.of(f"{model}:{method}" if method else model, inputs, outputs, deadline_s, headers)
         call.note({"warmpool.model": model, "warmpool.method": method or ""})
         endpoints = self._endpoints()
         first = endpoints.take(_now_s())

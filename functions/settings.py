@@ -8,8 +8,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from warmpool import wire
+
 URLS_DEFAULT = "http://127.0.0.1:8000"
 ENDPOINTS_MAX = 64
+BYTES_MAX = 2**53
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,6 +22,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         urls: Base URLs of the instances, `WARMPOOL_URLS` (comma separated).
         timeout_ms: Time of a request whose caller names none, `WARMPOOL_TIMEOUT_MS`.
         timeout_ms_max: The most that a caller may ask for, `WARMPOOL_TIMEOUT_MS_MAX`.
+        priority: How urgent all that the function asks for is, `WARMPOOL_PRIORITY`: 1 (most urgent) to 7, 0 for the
+            default. Its own callers have no say in it, since each would be more urgent than the others.
         request_bytes_max: Largest body that a function reads, `WARMPOOL_REQUEST_BYTES_MAX`.
         response_bytes_max: Largest answer of an instance that a function reads, `WARMPOOL_RESPONSE_BYTES_MAX`.
     """
@@ -26,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     urls: tuple[str, ...] = (URLS_DEFAULT,)
     timeout_ms: int = 10_000
     timeout_ms_max: int = 3_600_000
+    priority: int = 0
     request_bytes_max: int = 32 << 20
     response_bytes_max: int = 64 << 20
 
@@ -37,21 +43,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ValueError: A variable has a value that cannot be used; the message names it.
         """
         limits = {
-            field: _positive(environment, f"WARMPOOL_{field.upper()}", default)
-            for field, default in (
-                ("timeout_ms", cls().timeout_ms),
-                ("timeout_ms_max", cls().timeout_ms_max),
-                ("request_bytes_max", cls().request_bytes_max),
-                ("response_bytes_max", cls().response_bytes_max),
+            field: _whole_number(environment, f"WARMPOOL_{field.upper()}", default, least, largest)
+            for field, default, least, largest in (
+                ("timeout_ms", cls().timeout_ms, 1, wire.TIMEOUT_MS_MAX),
+                ("timeout_ms_max", cls().timeout_ms_max, 1, wire.TIMEOUT_MS_MAX),
+                ("priority", cls().priority, 0, wire.PRIORITY_LEVEL_MAX),
+                ("request_bytes_max", cls().request_bytes_max, 1, BYTES_MAX),
+                ("response_bytes_max", cls().response_bytes_max, 1, BYTES_MAX),
             )
         }
         return cls(urls=_urls(environment.get("WARMPOOL_URLS") or URLS_DEFAULT), **limits)
 
 
-def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
+def _whole_number(environment: Mapping[str, str], name: str, default: int, least: int, largest: int) -> int:
     text = environment.get(name) or str(default)
-    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
-        raise ValueError(f"{name}: got {text!r}; allowed: a whole number above 0")
+    plain = text.isascii() and text.isdecimal() and len(text) <= len(str(largest))
+    if not plain or not least <= int(text) <= largest:
+        raise ValueError(f"{name}: got {text[:80]!r}; allowed: a whole number from {least} to {largest}")
     return int(text)
 
 

@@ -17,17 +17,15 @@ from dataclasses import dataclass
 
 from warmpool import wire
 from warmpool.errors import BadInput
-from warmpool.settings import DEADLINE_MS_MAX
 
 TIMEOUT_PARAMETER = "timeout"
 PRIORITY_PARAMETER = "priority"
 PARAMETERS = (TIMEOUT_PARAMETER, PRIORITY_PARAMETER)
-LEVEL_MAX = 7
 LEVEL_NORMAL = 4
 PRIORITY_MAX = LEVEL_NORMAL - 1
-PRIORITY_MIN = LEVEL_NORMAL - LEVEL_MAX
+PRIORITY_MIN = LEVEL_NORMAL - wire.PRIORITY_LEVEL_MAX
 
-_LEVELS = f"0 (the default), 1 (most urgent) to {LEVEL_MAX} (least urgent)"
+_LEVELS = f"0 (the default), 1 (most urgent) to {wire.PRIORITY_LEVEL_MAX} (least urgent)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +46,16 @@ class Urgency:
         timeout_ms = headers.get(wire.TIMEOUT_HEADER)
         level = headers.get(wire.PRIORITY_HEADER)
         return cls(
-            None if timeout_ms is None else whole_number(wire.TIMEOUT_HEADER, timeout_ms, 1, DEADLINE_MS_MAX) / 1000,
-            0 if level is None else whole_number(wire.PRIORITY_HEADER, level, 0, LEVEL_MAX, _LEVELS),
+            None
+            if timeout_ms is None
+            else whole_number(wire.TIMEOUT_HEADER, timeout_ms, 1, wire.TIMEOUT_MS_MAX) / 1000,
+            0 if level is None else whole_number(wire.PRIORITY_HEADER, level, 0, wire.PRIORITY_LEVEL_MAX, _LEVELS),
         )
 
     def with_parameters(self, parameters: Mapping[str, object]) -> Urgency:
         """This and what a request's parameters say; others than the two are not looked at. Raises BadInput."""
-        timeout_us = _parameter(parameters, TIMEOUT_PARAMETER, DEADLINE_MS_MAX * 1000, "microseconds, 0 for none")
-        level = _parameter(parameters, PRIORITY_PARAMETER, LEVEL_MAX, _LEVELS)
+        timeout_us = _parameter(parameters, TIMEOUT_PARAMETER, wire.TIMEOUT_MS_MAX * 1000, "microseconds, 0 for none")
+        level = _parameter(parameters, PRIORITY_PARAMETER, wire.PRIORITY_LEVEL_MAX, _LEVELS)
         times_s = [time_s for time_s in (self.timeout_s, timeout_us / 1e6 if timeout_us else None) if time_s]
         return Urgency(min(times_s, default=None), self.level or level)
 

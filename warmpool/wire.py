@@ -28,7 +28,9 @@ __all__ = [
     "FRONT_HEADER",
     "HEADER_LENGTH",
     "PRIORITY_HEADER",
+    "PRIORITY_LEVEL_MAX",
     "TIMEOUT_HEADER",
+    "TIMEOUT_MS_MAX",
     "TRACE_ID_HEADER",
     "InferRequest",
     "InferResponse",
@@ -42,8 +44,10 @@ __all__ = [
 ]
 
 HEADER_LENGTH_DIGITS_MAX = 18
-TIMEOUT_HEADER = "x-warmpool-timeout-ms"  # how long the caller waits
-PRIORITY_HEADER = "x-warmpool-priority"  # how soon it should run: see warmpool.urgency
+TIMEOUT_HEADER = "x-warmpool-timeout-ms"  # how long the caller waits, from 1
+TIMEOUT_MS_MAX = 24 * 3600 * 1000
+PRIORITY_HEADER = "x-warmpool-priority"  # 0 for the default, 1 for the most urgent to
+PRIORITY_LEVEL_MAX = 7  # for the least urgent
 TRACE_ID_HEADER = "x-warmpool-trace-id"
 FRONT_HEADER = "x-warmpool-front-ns"  # begin and end of the front's span: the rest of a call was spent on the way
 

@@ -237,6 +237,17 @@ def test_the_rest_of_the_time_goes_along_with_each_attempt(instance):
     assert second <= first - 1000
 
 
+def test_the_time_that_goes_along_is_one_that_an_instance_takes(instance):
+    infer(instance.url, timeout_s=1e9)
+    assert instance.received[0].headers["x-warmpool-timeout-ms"] == "86400000"
+
+
+def test_the_priority_that_is_set_goes_along(instance, settings_for):
+    infer(settings=settings_for(instance.url, priority=2))
+    infer(settings=settings_for(instance.url))
+    assert [received.headers.get("x-warmpool-priority") for received in instance.received] == ["2", None]
+
+
 def test_a_cancelled_caller_gives_its_connection_back(instance):
     async def run():
         pool = Pool(Settings(urls=(instance.url,)))

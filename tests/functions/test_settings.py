@@ -17,11 +17,12 @@ def test_every_limit_has_a_variable():
         {
             "WARMPOOL_TIMEOUT_MS": "1",
             "WARMPOOL_TIMEOUT_MS_MAX": "2",
+            "WARMPOOL_PRIORITY": "5",
             "WARMPOOL_REQUEST_BYTES_MAX": "3",
             "WARMPOOL_RESPONSE_BYTES_MAX": "4",
         }
     )
-    assert settings == Settings(timeout_ms=1, timeout_ms_max=2, request_bytes_max=3, response_bytes_max=4)
+    assert settings == Settings(timeout_ms=1, timeout_ms_max=2, priority=5, request_bytes_max=3, response_bytes_max=4)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,11 @@ def test_every_limit_has_a_variable():
         ("WARMPOOL_TIMEOUT_MS", "0"),
         ("WARMPOOL_TIMEOUT_MS", "-5"),
         ("WARMPOOL_TIMEOUT_MS", "1.5"),
+        ("WARMPOOL_TIMEOUT_MS_MAX", "86400001"),
+        ("WARMPOOL_PRIORITY", "8"),
+        ("WARMPOOL_PRIORITY", "-1"),
+        ("WARMPOOL_PRIORITY", "high"),
+        ("WARMPOOL_REQUEST_BYTES_MAX", "9" * 5000),
         ("WARMPOOL_RESPONSE_BYTES_MAX", "lots"),
     ],
 )

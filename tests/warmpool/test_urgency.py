@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from warmpool import wire
 from warmpool.errors import BadInput
 from warmpool.settings import DEADLINE_MS_MAX
-from warmpool.urgency import LEVEL_MAX, PRIORITY_MAX, PRIORITY_MIN, Urgency, whole_number
+from warmpool.urgency import PRIORITY_MAX, PRIORITY_MIN, Urgency, whole_number
 
-DAY_US = DEADLINE_MS_MAX * 1000
+DAY_US = wire.TIMEOUT_MS_MAX * 1000
 
 
 def of_headers(**headers: str) -> Urgency:
@@ -35,14 +35,14 @@ def test_a_timeout_of_zero_is_none_as_it_is_to_triton():
     assert of_headers(timeout_ms="7").with_parameters({"timeout": 0}).timeout_s == 0.007
 
 
-@given(st.integers(1, DEADLINE_MS_MAX), st.integers(1, DAY_US))
+@given(st.integers(1, wire.TIMEOUT_MS_MAX), st.integers(1, DAY_US))
 def test_of_two_times_the_shorter_counts(header_ms, parameter_us):
     both = of_headers(timeout_ms=str(header_ms)).with_parameters({"timeout": parameter_us})
     assert both.timeout_s == min(header_ms / 1e3, parameter_us / 1e6)
 
 
 def test_a_lower_level_is_a_higher_priority_and_none_is_the_middle():
-    priorities = [of_headers(priority=str(level)).priority for level in range(LEVEL_MAX + 1)]
+    priorities = [of_headers(priority=str(level)).priority for level in range(wire.PRIORITY_LEVEL_MAX + 1)]
     assert priorities == [0, 3, 2, 1, 0, -1, -2, -3]
     assert (max(priorities), min(priorities)) == (PRIORITY_MAX, PRIORITY_MIN)
     assert [Urgency().with_parameters({"priority": level}).priority for level in range(8)] == priorities
@@ -82,7 +82,7 @@ def test_a_parameter_that_is_no_priority_is_refused_by_its_name(value):
 
 
 def test_the_largest_of_each_is_taken():
-    assert of_headers(timeout_ms=str(DEADLINE_MS_MAX)).timeout_s == 86_400
+    assert of_headers(timeout_ms=str(wire.TIMEOUT_MS_MAX)).timeout_s == 86_400
     assert Urgency().with_parameters({"timeout": DAY_US}).timeout_s == 86_400
 
 
@@ -95,3 +95,7 @@ def test_what_is_no_whole_number_in_bounds_is_named(text):
 
 def test_the_names_of_headers_are_those_that_clients_know():
     assert (wire.TIMEOUT_HEADER, wire.PRIORITY_HEADER) == ("x-warmpool-timeout-ms", "x-warmpool-priority")
+
+
+def test_the_time_that_an_instance_gives_by_itself_is_one_that_a_caller_may_ask_for():
+    assert DEADLINE_MS_MAX == wire.TIMEOUT_MS_MAX
