@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from warmpool import messages
-from warmpool.batches import Array, Batch, Part, PartResult
+from warmpool.batches import Batch, Part, PartResult
 from warmpool.catalog import ServedMethod
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge, WarmpoolError
+from warmpool.lane_queue import LaneQueue
 from warmpool.lanes import LaneProxy
-from warmpool.scheduling.fair_share import FairShare
-from warmpool.scheduling.scheduler import LaneScheduler, Policy
+from warmpool.scheduling.scheduler import Policy
 from warmpool.scheduling.work import Refusal
-from warmpool.selection import Candidate, Sizes
+from warmpool.selection import Sizes
 from warmpool.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -27,32 +27,6 @@ log = logging.getLogger(__name__)
 TOO_LATE = "the request's time ran out before it was answered"
 SHUTTING_DOWN = "the instance is shutting down"
 RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first
-
-
-class LaneQueue:
-    """A lane and what waits for it."""
-
-    def __init__(self, lane: LaneProxy, policy: Policy, weights: Mapping[str, float]) -> None:
-        self.lane = lane
-        self.waiting: LaneScheduler[Part] = LaneScheduler(lane.costs, FairShare(weights), policy)
-        self.free_s = 0.0  # when the batch that runs is over, at the latest
-        self.timer: asyncio.TimerHandle | None = None
-        self._warm: dict[ServedMethod, list[Candidate]] = {}
-
-    def warm_changed(self) -> list[Part]:
-        """Plan with what is warm now; the parts that nothing covers any more."""
-        lost: list[Part] = []
-        warm = self.lane.held.warm
-        for method in {*warm, *self._warm}:
-            candidates = list(warm.get(method, ()))
-            if candidates != self._warm.get(method):
-                self._warm[method] = candidates
-                lost += self.waiting.set_warm(method, candidates)
-        return lost
-
-    def covers(self, part: Part) -> bool:
-        """Whether the lane has something warm for it."""
-        return self.waiting.covers(part.method, part.need, part.rows)
 
 
 class Batcher:
@@ -100,7 +74,7 @@ class Batcher:
 
     def serve(self, lanes: Iterable[LaneProxy]) -> None:
         """The lanes that run things, those to be preferred first."""
-        self._queues = {lane: LaneQueue(lane, self._policy, self._weights) for lane in lanes}
+        self._queues = {lane: LaneQueue(lane, self._policy, self._weights, self._pump) for lane in lanes}
 
     def waiting(self) -> list[Part]:
         """The parts that wait."""
@@ -165,7 +139,10 @@ class Batcher:
         row = 0
         for part in batch.parts:
             if not part.answer.done():  # else cancelled or late while it ran: nobody waits
-                self._answer(part, batch, done, row, results, lane.name, received_ns)
+                try:
+                    part.answer.set_result(batch.result(part, row, results, lane.name, done, received_ns))
+                except Exception as error:  # noqa: BLE001  whatever it is: the others are not to suffer
+                    part.answer.set_exception(error)
             row += part.rows
         self._finished(batch, lane)
         self._pump()
@@ -218,12 +195,10 @@ class Batcher:
 
     def _offer(self, queue: LaneQueue, parts: Sequence[Part]) -> Refusal | None:
         """Offer parts to a lane, and to those after it that have a device of their own."""
-        now_s = asyncio.get_running_loop().time()
-        first = queue.lane
-        refusal = queue.waiting.offer(parts, now_s, queue.free_s)
+        refusal = queue.offer(parts)
         for other in self._queues.values() if refusal else ():
-            if other.lane.mode != first.mode and all(map(other.covers, parts)):
-                refusal = other.waiting.offer(parts, now_s, other.free_s) and refusal
+            if other.lane.mode != queue.lane.mode and all(map(other.covers, parts)):
+                refusal = other.offer(parts) and refusal
         return refusal
 
     def _place_again(self, part: Part) -> None:
@@ -255,36 +230,25 @@ class Batcher:
 
     def _run_next(self, queue: LaneQueue) -> bool:
         """Give a lane what is next in its queue; False if everything waits for company."""
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        for part in queue.waiting.overdue(now_s):
+        for part in queue.overdue():
             self.rows_waiting -= part.rows
             if not part.answer.done():
                 part.answer.set_exception(DeadlineExceeded("there is not enough time left to answer the request"))
-        group = queue.waiting.next(now_s)
-        if group is None:
-            if queue.waiting:
-                self._ask_again(queue, loop)
+        batch = queue.form()
+        if batch is None:
             return False
-        self.rows_waiting -= sum(part.rows for part in group.items)
-        parts = [part for part in group.items if not part.answer.done()]
-        if not parts:
+        self.rows_waiting -= batch.rows
+        batch.parts = [part for part in batch.parts if not part.answer.done()]
+        if not batch.parts:
             return True
-        for part in parts:
+        for part in batch.parts:
             part.runs += 1
-        batch = Batch(method=parts[0].method, parts=parts, executable=group.candidate, formed_ns=time.time_ns())
-        queue.free_s = now_s + group.bound_us * 1e-6
         try:
             queue.lane.submit(batch)
         except Exception as error:  # what one of them brought cannot be written: alone, each only fails itself
             log.exception("a batch cannot be written")
-            self._apart(parts, error)
+            self._apart(batch.parts, error)
         return True
-
-    def _ask_again(self, queue: LaneQueue, loop: asyncio.AbstractEventLoop) -> None:
-        if queue.timer is not None:
-            queue.timer.cancel()
-        queue.timer = loop.call_at(queue.waiting.ready_s, self._pump)
 
     def _apart(self, parts: Sequence[Part], error: Exception) -> None:
         if len(parts) == 1:
@@ -292,41 +256,6 @@ class Batcher:
             return
         for part in parts:
             self._place_again(part)
-
-    def _answer(
-        self,
-        part: Part,
-        batch: Batch,
-        done: messages.Done,
-        row: int,
-        results: Sequence[Array],
-        lane: str,
-        received_ns: int,
-    ) -> None:
-        try:
-            outputs = batch.cut(part, row, results)
-        except Exception as error:  # noqa: BLE001  whatever it is: the others are not to suffer
-            part.answer.set_exception(error)
-            return
-        part.answer.set_result(
-            PartResult(
-                outputs=outputs,
-                lane=lane,
-                bucket=batch.bucket,
-                padding=batch.padding,
-                batch_rows=batch.rows,
-                padded_rows=batch.padded_rows,
-                elements=batch.elements,
-                padded_elements=batch.padded_elements,
-                cold=part.cold,
-                arrived_ns=part.arrived_ns,
-                formed_ns=batch.formed_ns,
-                sent_ns=batch.sent_ns,
-                run_start_ns=done.start_ns,
-                run_end_ns=done.end_ns,
-                received_ns=received_ns,
-            )
-        )
 
     # Leaving
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warmpool import messages
 from warmpool.catalog import ServedMethod
 from warmpool.manifest import TensorSpec, bucket_name
 from warmpool.selection import Candidate, padding_share
@@ -109,6 +110,28 @@ class Batch:
         shapes = [shape_of(spec.shape, part.need) for spec in self.method.spec.outputs]
         start = row if self.method.mergeable else 0
         return [take(result, shape, start) for result, shape in zip(results, shapes, strict=True)]
+
+    def result(
+        self, part: Part, row: int, results: Sequence[Array], lane: str, done: messages.Done, received_ns: int
+    ) -> PartResult:
+        """The answer to a part whose rows begin at `row`."""
+        return PartResult(
+            outputs=self.cut(part, row, results),
+            lane=lane,
+            bucket=self.bucket,
+            padding=self.padding,
+            batch_rows=self.rows,
+            padded_rows=self.padded_rows,
+            elements=self.elements,
+            padded_elements=self.padded_elements,
+            cold=part.cold,
+            arrived_ns=part.arrived_ns,
+            formed_ns=self.formed_ns,
+            sent_ns=self.sent_ns,
+            run_start_ns=done.start_ns,
+            run_end_ns=done.end_ns,
+            received_ns=received_ns,
+        )
 
     @property
     def bucket(self) -> str:

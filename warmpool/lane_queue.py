@@ -1,0 +1,76 @@
+"""What waits for one lane, and how it gets there: the scheduling of `warmpool.scheduling`, with a lane behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from warmpool.batches import Batch, Part
+from warmpool.catalog import ServedMethod
+from warmpool.lanes import LaneProxy
+from warmpool.scheduling.fair_share import FairShare
+from warmpool.scheduling.scheduler import LaneScheduler, Policy
+from warmpool.scheduling.work import Refusal
+from warmpool.selection import Candidate
+
+
+class LaneQueue:
+    """A lane and what waits for it.
+
+    Args:
+        lane: Runs it.
+        policy: How the queue is run.
+        weights: The models' shares, 1 for one that is not named.
+        pump: Is called when what waits for company has waited long enough.
+    """
+
+    def __init__(self, lane: LaneProxy, policy: Policy, weights: Mapping[str, float], pump: Callable[[], None]) -> None:
+        self.lane = lane
+        self.waiting: LaneScheduler[Part] = LaneScheduler(lane.costs, FairShare(weights), policy)
+        self._free_s = 0.0  # when the batch that runs is over, at the latest
+        self._pump = pump
+        self._timer: asyncio.TimerHandle | None = None
+        self._warm: dict[ServedMethod, list[Candidate]] = {}
+
+    def warm_changed(self) -> list[Part]:
+        """Plan with what is warm now; the parts that nothing covers any more."""
+        lost: list[Part] = []
+        warm = self.lane.held.warm
+        for method in {*warm, *self._warm}:
+            candidates = list(warm.get(method, ()))
+            if candidates != self._warm.get(method):
+                self._warm[method] = candidates
+                lost += self.waiting.set_warm(method, candidates)
+        return lost
+
+    def covers(self, part: Part) -> bool:
+        """Whether the lane has something warm for it."""
+        return self.waiting.covers(part.method, part.need, part.rows)
+
+    def offer(self, parts: Sequence[Part]) -> Refusal | None:
+        """Let all of these wait, if they will be answered in time; why not, else."""
+        return self.waiting.offer(parts, asyncio.get_running_loop().time(), self._free_s)
+
+    def overdue(self) -> list[Part]:
+        """Parts that there is no time left to run; they wait no longer."""
+        return self.waiting.overdue(asyncio.get_running_loop().time())
+
+    def form(self) -> Batch | None:
+        """The next batch, of parts that wait no longer; None if nothing waits, or all of it for company."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        group = self.waiting.next(now_s)
+        if group is None:
+            if self.waiting:
+                self._ask_again(loop)
+            return None
+        self._free_s = now_s + group.bound_us * 1e-6
+        return Batch(
+            method=group.items[0].method, parts=group.items, executable=group.candidate, formed_ns=time.time_ns()
+        )
+
+    def _ask_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self.waiting.ready_s, self._pump)
