@@ -21,6 +21,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def zygote():
     with Zygote.start("jaxlib") as running:
+        assert running.read_stages()  # so that a job's time is its own
         yield running
 
 
@@ -65,8 +66,8 @@ def test_a_job_that_leaves_is_told_with_its_status_and_last_words(failure_of):
 @pytest.mark.parametrize("name", ["hang", "ignore_signals_and_hang"])
 def test_a_job_over_its_time_is_killed(zygote, failure_of, tmp_path, name):
     started_s = time.monotonic()
-    assert failure_of(name, {"file": str(tmp_path / "pid")}, wall_s_max=0.5) == ("timeout", "it ran longer than 0.5 s")
-    assert time.monotonic() - started_s < 10.0
+    assert failure_of(name, {"file": str(tmp_path / "pid")}, wall_s_max=2.0) == ("timeout", "it ran longer than 2 s")
+    assert time.monotonic() - started_s < 30.0
     wait_until(lambda: not children_of(zygote.process.pid))
 
 

@@ -17,6 +17,7 @@ from open_inference.grpc import protocol
 from tests.edges import assert_same, inputs_for, sizes_of
 from tests.instance_process import InstanceProcess, free_port, serving, tensors, wait_until, zygote_gate
 from tests.tiny import BATCH, METHODS
+from tests.warmpool.stopped_lane import StoppedLane
 from tests.warmpool.test_errors_status import ELSEWHERE, tree
 from tests.warmpool.triton import Stub, client, messages
 from warmpool import __version__, errors, grpc_app, grpc_messages
@@ -26,7 +27,6 @@ from warmpool.errors import BadInput
 
 BODY_BYTES_MAX = 1_000_000
 CALL_S_MAX = 30.0
-SLOW_STEPS = 400_000_000  # a third of a second or more
 TRACE = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 
 STATUS = {
@@ -77,11 +77,18 @@ def answers_on(instance, stub):
 
 @pytest.fixture
 def busy(instance, stub):
-    """The primary lane has a slow batch."""
-    slow = stub.ModelInfer.future(request("count", steps=[SLOW_STEPS]), timeout=CALL_S_MAX)
-    wait_until(lambda: instance.gauge("warmpool_lane_busy", lane="primary") == 1)
-    yield slow
-    assert outputs_of(slow.result())["counted"].tolist() == [SLOW_STEPS]
+    """The primary lane has a batch, and stands still."""
+    with busy_lane(instance, stub) as lane:
+        yield lane
+
+
+@contextlib.contextmanager
+def busy_lane(instance, stub):
+    with StoppedLane(instance) as lane:
+        first = stub.ModelInfer.future(request("count", steps=[1]), timeout=CALL_S_MAX)
+        lane.wait_busy()
+        yield lane
+    assert outputs_of(first.result())["counted"].tolist() == [1]
 
 
 @contextlib.contextmanager
@@ -250,6 +257,7 @@ def test_requests_that_come_together_share_a_batch_across_protocols(instance, st
         over_http = [pool.submit(instance.infer, "predict", x=np.full((1, 4), index)) for index in range(3)]
         over_grpc = [stub.ModelInfer.future(request("predict", x=np.full((1, 4), index))) for index in range(3, 6)]
         wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 6)
+        busy.go_on()
         sums = [future.result().outputs["sum"].item() for future in over_http]
         responses = [future.result() for future in over_grpc]
     assert sums + [outputs_of(response)["sum"].item() for response in responses] == [4.0 * index for index in range(6)]
@@ -372,16 +380,21 @@ def test_more_rows_than_may_ever_wait_are_resource_exhausted_and_the_limit_is_to
     assert error.details() == "3 rows, allowed in one request: 2"
 
 
-def test_a_deadline_that_passes_in_the_queue_is_told_counted_and_disturbs_no_neighbour(instance, stub, busy):
-    before = metric(instance, "DEADLINE_EXCEEDED") + metric(instance, "CANCELLED")
-    neighbour = stub.ModelInfer.future(request("predict", x=[[1, 2, 3, 4]]))
-    with pytest.raises(grpc.RpcError) as caught:
-        stub.ModelInfer(request("predict", x=[[5, 6, 7, 8]]), timeout=0.05)
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert not busy.done()
-    assert outputs_of(neighbour.result())["sum"].tolist() == [10.0]
-    wait_until(lambda: metric(instance, "DEADLINE_EXCEEDED") + metric(instance, "CANCELLED") == before + 1)
-    assert instance.gauge("warmpool_rows_waiting") == 0
+def test_a_deadline_that_passes_in_the_queue_is_told_counted_and_disturbs_no_neighbour(tiny_store, tmp_path):
+    """In an instance of its own, which has measured nothing yet that it could predict a delay by."""
+    port = free_port()
+    with (
+        serving(tiny_store, tmp_path / "log", "--grpc-port", str(port)) as instance,
+        connected(port) as stub,
+    ):
+        with busy_lane(instance, stub):
+            neighbour = stub.ModelInfer.future(request("predict", x=[[1, 2, 3, 4]]))
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.ModelInfer(request("predict", x=[[5, 6, 7, 8]]), timeout=1.0)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            wait_until(lambda: metric(instance, "DEADLINE_EXCEEDED") + metric(instance, "CANCELLED") == 1)
+        assert outputs_of(neighbour.result())["sum"].tolist() == [10.0]
+        assert instance.gauge("warmpool_rows_waiting") == 0
 
 
 def test_a_caller_that_cancels_takes_its_rows_along_and_is_counted(instance, stub, busy):
@@ -391,7 +404,7 @@ def test_a_caller_that_cancels_takes_its_rows_along_and_is_counted(instance, stu
     wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 2)
     leaving.cancel()
     wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 1)
-    assert not busy.done()
+    busy.go_on()
     assert outputs_of(neighbour.result())["sum"].tolist() == [10.0]
     assert metric(instance, "CANCELLED") == before + 1
 
@@ -564,12 +577,10 @@ def test_a_signal_drains_running_calls_and_it_exits_0(tiny_store, tmp_path):
         serving(tiny_store, tmp_path / "log", "--grpc-port", str(port)) as instance,
         connected(port) as stub,
     ):
-        running = stub.ModelInfer.future(request("count", steps=[2 * SLOW_STEPS]))
-        wait_until(lambda: instance.gauge("warmpool_lane_busy", lane="primary") == 1)
-        waiting = [stub.ModelInfer.future(request("predict", x=np.full((1, 4), index))) for index in range(4)]
-        wait_until(lambda: instance.gauge("warmpool_rows_waiting") == len(waiting))
-        instance.process.send_signal(signal.SIGTERM)
-        assert outputs_of(running.result())["counted"].tolist() == [2 * SLOW_STEPS]
+        with busy_lane(instance, stub):
+            waiting = [stub.ModelInfer.future(request("predict", x=np.full((1, 4), index))) for index in range(4)]
+            wait_until(lambda: instance.gauge("warmpool_rows_waiting") == len(waiting))
+            instance.process.send_signal(signal.SIGTERM)
         assert [outputs_of(call.result())["sum"].item() for call in waiting] == [0.0, 4.0, 8.0, 12.0]
         assert instance.process.wait(CALL_S_MAX) == 0
         assert "Traceback" not in instance.log

@@ -26,6 +26,7 @@ from warmpool.load_plan import plan_loads
 from warmpool.standing_zygote import StandingZygote
 
 WAIT_S_MAX = 30.0
+LONG_STEPS = 2**31 - 2  # more than a second
 SIGNED_ONLY = Trust()
 
 
@@ -162,7 +163,7 @@ def test_a_lane_that_died_before_a_batch_came_to_it_gives_the_batch_back_as_not_
 
 def test_a_lane_that_dies_in_the_middle_of_a_batch_gives_it_back_as_begun(in_world):
     async def story(world):
-        batch, pid = world.batch("count", steps=[1_500_000_000]), world.lane.pid
+        batch, pid = world.batch("count", steps=[LONG_STEPS]), world.lane.pid
         before = world.lane.arena.runs_begun
         world.lane.submit(batch)
         deadline_s = time.monotonic() + WAIT_S_MAX
@@ -181,7 +182,7 @@ def test_a_lane_is_asked_and_one_that_dies_or_is_busy_does_not_keep_who_asks(in_
     async def story(world):
         assert (await world.lane.ask(WAIT_S_MAX)).compiles == 0
         pid = world.lane.pid
-        world.lane.submit(world.batch("count", steps=[1_500_000_000]))
+        world.lane.submit(world.batch("count", steps=[LONG_STEPS]))
         assert await world.lane.ask(0.01) is None
         asked = [world.lane.ask(WAIT_S_MAX) for _ in range(3)]
         os.kill(pid, signal.SIGKILL)
@@ -239,7 +240,7 @@ def test_a_lane_that_is_replaced_gives_its_batch_back_as_not_begun_and_has_the_n
     """Whoever replaced it is to blame, not the batch: it may run twice more."""
 
     async def story(world):
-        batch, pid = world.batch("count", steps=[1_500_000_000]), world.lane.pid
+        batch, pid = world.batch("count", steps=[LONG_STEPS]), world.lane.pid
         before = world.lane.arena.runs_begun
         world.lane.submit(batch)
         deadline_s = time.monotonic() + WAIT_S_MAX
