@@ -134,7 +134,8 @@ class Batcher:
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
         """Settle the parts of a batch with its results."""
         received_ns = time.time_ns()
-        lane.costs.observe(batch.method, batch.executable, (received_ns - batch.sent_ns) / 1e3)
+        batch.took_us = (received_ns - batch.sent_ns) / 1e3
+        lane.costs.observe(batch.method, batch.executable, batch.took_us)
         results = lane.results(batch)
         row = 0
         for part in batch.parts:

@@ -70,13 +70,18 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Parts of one method that run as one call of one executable. Rows lie one part after the other."""
+    """Parts of one method that run as one call of one executable. Rows lie one part after the other.
+
+    `predicted_us` is what it was to take from sent to received, `took_us` what it did.
+    """
 
     method: ServedMethod
     parts: list[Part]
     executable: Candidate
     formed_ns: int
+    predicted_us: float = 0.0
     sent_ns: int = 0
+    took_us: float = 0.0
     elements: int = 0
     padded_elements: int = 0
     begun: bool = True  # False if its lane died before it came to it

@@ -67,7 +67,11 @@ class LaneQueue:
             return None
         self._free_s = now_s + group.bound_us * 1e-6
         return Batch(
-            method=group.items[0].method, parts=group.items, executable=group.candidate, formed_ns=time.time_ns()
+            method=group.items[0].method,
+            parts=group.items,
+            executable=group.candidate,
+            formed_ns=time.time_ns(),
+            predicted_us=group.cost_us,
         )
 
     def _ask_again(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _SHARES = (0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -51,6 +52,13 @@ class Metrics:
             buckets=_SHARES,
             registry=self.registry,
         )
+        self._prediction = Histogram(
+            "warmpool_batch_prediction_ratio",
+            "What a batch was predicted to take, over what it took.",
+            (*labels, "lane"),
+            buckets=_RATIOS,
+            registry=self.registry,
+        )
         self.registry.register(_Gauges(instance))
 
     def request(self, method: ServedMethod | None, status: int | str, seconds: float, trace_id: str) -> None:
@@ -65,6 +73,8 @@ class Metrics:
         labels = (batch.method.model, batch.method.name, lane.name)
         self._rows.labels(*labels).observe(batch.rows)
         self._padding.labels(*labels).observe(batch.padding)
+        if batch.took_us > 0:  # else a clock was set back
+            self._prediction.labels(*labels).observe(batch.predicted_us / batch.took_us)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of all series and its content type, in the format that the scraper prefers."""

@@ -84,11 +84,11 @@ def scraped(metrics):
     return lambda name, **labels: values.get((f"warmpool_{name}", *sorted(labels.items())))
 
 
-def batch(rows, padding):
+def batch(rows, padding, **times):
     async def made():
         served = doubling()
         parts = [part(served, {"batch": rows}, [np.zeros(rows, np.int32)])]
-        made = Batch(method=served, parts=parts, executable=Candidate(0, {"batch": 8}, 1.0), formed_ns=0)
+        made = Batch(method=served, parts=parts, executable=Candidate(0, {"batch": 8}, 1.0), formed_ns=0, **times)
         made.elements, made.padded_elements = round(100 * (1 - padding)), round(100 * padding)
         return made
 
@@ -135,6 +135,16 @@ def test_a_batch_counts_its_rows_and_its_padding(metrics, state):
     assert value("batch_padding_share_sum", lane="cpu", **METHOD) == 0.25
     assert value("batch_rows_sum", lane="primary", **METHOD) == 8
     assert value("batch_padding_share_bucket", lane="primary", le="0.01", **METHOD) == 1
+
+
+def test_a_batch_counts_how_right_its_prediction_was_unless_a_clock_was_set_back(metrics, state):
+    metrics.batch(batch(3, 0.25, predicted_us=300.0, took_us=400.0), state.lanes[0])
+    metrics.batch(batch(3, 0.25, predicted_us=300.0, took_us=-1.0), state.lanes[0])
+    value = scraped(metrics)
+    assert value("batch_prediction_ratio_sum", lane="primary", **METHOD) == 0.75
+    assert value("batch_prediction_ratio_count", lane="primary", **METHOD) == 1
+    assert value("batch_prediction_ratio_bucket", lane="primary", le="0.67", **METHOD) == 0
+    assert value("batch_prediction_ratio_bucket", lane="primary", le="0.8", **METHOD) == 1
 
 
 def test_gauges_are_what_is_so_when_they_are_read(metrics, state):
