@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.connection import Response, http_request
 from examples.embed.files import REFERENCE, model_folder
+from examples.questions import TWO
 from warmpool import wire
 from warmpool.datatypes import DATATYPES, OF_DTYPE
 
@@ -110,6 +111,11 @@ def contract() -> Question:
     inputs: dict[str, NDArray[Any]] = {name: np.array([value], np.float32) for name, value in numbers.items()}
     inputs["is_call"] = np.array([True])
     return Question("options:price", inputs, np.array([price], np.float32))
+
+
+def picture() -> Question:
+    """A written digit that training did not see, and its label."""
+    return Question("digits", {"image": np.array([TWO], np.float32)}, np.array([2], np.float32))
 
 
 def _normal(x: float) -> float:

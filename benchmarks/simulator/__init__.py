@@ -1,0 +1,1 @@
+"""A simulator: arrivals that were recorded or drawn, a virtual clock, and the scheduling code that runs live."""

@@ -1,0 +1,68 @@
+"""The queue that runs live: `LaneScheduler` and `CostModel` themselves, called as `warmpool.batcher` calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from benchmarks.simulator.simulation import Method, Request, Run
+from warmpool.scheduling.cost_model import CostModel
+from warmpool.scheduling.fair_share import FairShare
+from warmpool.scheduling.scheduler import LaneScheduler, Policy
+from warmpool.scheduling.work import Group
+from warmpool.selection import Candidate
+
+
+class LiveQueue:
+    """One lane's queue.
+
+    Args:
+        warm: What is warm, by method.
+        policy: How the queue is run; what the live default is, where it is left out.
+        rows_max: Rows that may wait.
+        weights: Of the models.
+    """
+
+    def __init__(
+        self,
+        warm: Mapping[Method, Sequence[Candidate]],
+        policy: Policy | None = None,
+        rows_max: int = 4096,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self.costs = CostModel()
+        self.scheduler: LaneScheduler[Request] = LaneScheduler(self.costs, FairShare(weights), policy)
+        for method, candidates in warm.items():
+            self.scheduler.set_warm(method, candidates)
+        self.bounds_us: list[tuple[float, float, float]] = []  # of each run: predicted, bound, took
+        self._rows_max = rows_max
+        self._rows = 0
+        self._free_s = 0.0
+        self._group: Group[Request] | None = None
+
+    def arrive(self, request: Request, now_s: float) -> bool:
+        if self._rows + request.rows > self._rows_max:
+            return False
+        if self.scheduler.offer([request], now_s, self._free_s):
+            return False
+        self._rows += request.rows
+        return True
+
+    def start(self, now_s: float) -> tuple[Run | None, Sequence[Request]]:
+        dropped = self.scheduler.overdue(now_s)
+        group = self._group = self.scheduler.next(now_s)
+        gone = [*dropped, *(group.items if group else ())]
+        self._rows -= sum(request.rows for request in gone)
+        if group is None:
+            return None, dropped
+        self._free_s = now_s + group.bound_us * 1e-6
+        return Run(group.items, group.candidate), dropped
+
+    def wake_s(self, now_s: float) -> float:
+        return max(self.scheduler.ready_s, now_s + 1e-6) if len(self.scheduler) else inf
+
+    def ended(self, run: Run, took_us: float) -> None:
+        group = self._group
+        assert group is not None
+        self.bounds_us.append((group.cost_us, group.bound_us, took_us))
+        self.costs.observe(run.requests[0].method, run.candidate, took_us)
