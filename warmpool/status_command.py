@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from warmpool import asking
+from warmpool.manifest import bucket_name
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -18,6 +19,18 @@ class Model(msgspec.Struct, frozen=True):
     version: str
     ready: bool
     methods: list[str]
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a lane believes that a batch of one bucket takes, in microseconds; how many it is concluded from."""
+
+    model: str
+    method: str
+    bucket: dict[str, int]
+    published_us: float
+    predicted_us: float
+    bound_us: float
+    runs: int
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -34,6 +47,7 @@ class Lane(msgspec.Struct, frozen=True):
     resident_bytes: int | None
     missing: dict[str, str]
     cold: dict[str, str]
+    costs: list[Cost]
 
 
 class StoreStatus(msgspec.Struct, frozen=True):
@@ -59,6 +73,7 @@ class Status(msgspec.Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool status`."""
     asking.add_arguments(parser)
+    parser.add_argument("--costs", action="store_true", help="what batches are predicted to take, too")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -67,7 +82,10 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         asking.print_json(document)
     else:
-        show(asking.console(), status)
+        console = asking.console()
+        show(console, status)
+        if arguments.costs:
+            show_costs(console, status.lanes)
     return 0 if status.ready else 3
 
 
@@ -101,6 +119,17 @@ def show(console: Console, status: Status) -> None:
     for lane in status.lanes:
         for title, reason in (*lane.missing.items(), *lane.cold.items()):
             console.print(escape(f"  {lane.name}: {title}: {reason}"), style="yellow", soft_wrap=True)
+
+
+def show_costs(console: Console, lanes: list[Lane]) -> None:
+    """Draw what batches take: as measured at publish, as predicted now, and what one in fifty takes more than."""
+    table = Table("lane", "batch", "published", "predicted", "bound", "runs", box=None)
+    for lane in lanes:
+        for cost in lane.costs:
+            times = (f"{us / 1e3:.3g} ms" for us in (cost.published_us, cost.predicted_us, cost.bound_us))
+            batch = f"{cost.model}:{cost.method} {bucket_name(cost.bucket)}"
+            table.add_row(lane.name, escape(batch), *times, str(cost.runs))
+    console.print(table)
 
 
 def _shown(value: object) -> str:

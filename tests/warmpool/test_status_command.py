@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.command import warmpool
 from warmpool import __version__
-from warmpool.status_command import Lane, Model, Status, StoreStatus, show
+from warmpool.status_command import Cost, Lane, Model, Status, StoreStatus, show, show_costs
 
 PRIMARY = Lane(
     name="primary",
@@ -25,6 +25,10 @@ PRIMARY = Lane(
     resident_bytes=300 << 20,
     missing={},
     cold={},
+    costs=[
+        Cost("tiny", "tokens", {"batch": 8, "seq": 16}, 50.0, 1234.5, 20000.0, 7),
+        Cost("a[b]", "m", {}, 1, 2, 3, 0),
+    ],
 )
 DOWN = Lane(
     name="cpu",
@@ -38,6 +42,7 @@ DOWN = Lane(
     resident_bytes=None,
     missing={"embed": "it was not published for this kind of machine"},
     cold={"tiny:predict batch=4": "artifact [/red] 0123: not what its digest says [bold]"},
+    costs=[Cost("tiny", "tokens", {"batch": 8, "seq": 16}, 50.0, 306.0, 918.0, 0)],
 )
 
 
@@ -45,6 +50,12 @@ def drawn(status, width=130):
     console = Console(file=io.StringIO(), width=width, highlight=False, record=True)
     show(console, status)
     return console.export_text()
+
+
+def drawn_costs(*lanes):
+    console = Console(file=io.StringIO(), width=130, highlight=False, record=True)
+    show_costs(console, [*lanes])
+    return [line.split() for line in console.export_text().splitlines()]
 
 
 def status_of(*lanes, **changed):
@@ -108,6 +119,26 @@ def test_a_table_shows_a_lane_as_it_is():
     assert cells(text, "lane") == ["lane", "pid", "state", "warm", "batches", "restarts", "compiles", "memory"]
     assert cells(text, "primary") == ["primary", "4711", "warm", "12/13", "5", "1", "0", "300", "MiB"]
     assert cells(text, "tiny") == ["tiny", "7", "yes", "predict,", "tokens"]
+
+
+def test_costs_are_shown_for_every_lane_in_milliseconds():
+    assert drawn_costs(PRIMARY, DOWN) == [
+        ["lane", "batch", "published", "predicted", "bound", "runs"],
+        ["primary", "tiny:tokens", "batch=8,seq=16", "0.05", "ms", "1.23", "ms", "20", "ms", "7"],
+        ["primary", "a[b]:m", "*", "0.001", "ms", "0.002", "ms", "0.003", "ms", "0"],
+        ["cpu", "tiny:tokens", "batch=8,seq=16", "0.05", "ms", "0.306", "ms", "0.918", "ms", "0"],
+    ]
+
+
+def test_costs_of_a_running_instance_are_those_of_its_document_and_shown_only_if_asked_for(instance):
+    url = f"http://127.0.0.1:{instance.port}"
+    instance.infer("predict", x=[[1, 2, 3, 4]])
+    plain, with_costs = warmpool("status", "--url", url), warmpool("status", "--costs", "--url", url)
+    assert (with_costs.returncode, with_costs.stderr) == (0, "")
+    assert "predicted" not in plain.stdout
+    shown = [line.split()[:3] for line in with_costs.stdout.split("predicted")[1].splitlines()[1:]]
+    assert ["primary", "tiny:predict", "batch=1"] in shown
+    assert len(shown) == sum(len(lane["costs"]) for lane in instance.status()["lanes"])
 
 
 def test_what_is_not_known_is_a_dash_and_every_reason_is_a_line():
