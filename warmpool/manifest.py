@@ -136,10 +136,24 @@ class ProofSpec(Record, frozen=True, kw_only=True):
     error_max: float
 
 
+class PlanSpec(Record, frozen=True, kw_only=True):
+    """The bucket sizes of a method on one kind of machine, in the place of the manifest's.
+
+    `sizes`: of every dimension of the method, each as in a `DimSpec`. `fitted_s`: when (seconds since the epoch), to
+    how many `observations`.
+    """
+
+    sizes: dict[str, tuple[int, ...]]
+    fitted_s: float
+    observations: float
+
+
 class Target(Record, frozen=True, kw_only=True):
     """What one kind of machine has for a version.
 
     `references` are keys of executables that serve nothing: new weights of the same programs are proved with them.
+    `plans`: by method, where they differ from the manifest's; where none does, nothing is written of it, so that older
+    releases read it.
     """
 
     format: int = FORMAT
@@ -147,6 +161,11 @@ class Target(Record, frozen=True, kw_only=True):
     executables: tuple[ExecutableSpec, ...]
     proofs: tuple[ProofSpec, ...]
     references: tuple[str, ...] = ()
+    plans: dict[str, PlanSpec] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def plans_by_method(self) -> dict[str, PlanSpec]:
+        return self.plans or {}
 
 
 class Serving(Record, frozen=True, kw_only=True):

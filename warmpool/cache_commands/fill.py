@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from itertools import product
-from pathlib import Path
 
 import msgspec
 
 from cache.errors import CacheError
 from cache.signed_store import SignedStore
-from cache.sweep import Reused
-from cache.wanted import settle, wanted
+from cache.wanted import wanted
 from warmpool.cache_commands.opened import opened
 from warmpool.errors import PublishError, printable
+from warmpool.publishing.from_store import make_from_store
 from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
 from warmpool.publishing.progress import Progress, shown_on
-from warmpool.publishing.stored_draft import stored_draft
-from warmpool.publishing.target import Made, TargetMaker
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, survey
 
@@ -126,23 +122,9 @@ def _fill(
     digest = machine.fingerprint.digest
     filled = Filled(model=manifest.model, version=manifest.version, platform=machine.platform, fingerprint=digest)
     try:
-        with tempfile.TemporaryDirectory(prefix="warmpool-fill-") as scratch:
-            draft = stored_draft(store, manifest, Path(scratch))
-            reused = Reused(store.bottom)
-            maker = TargetMaker(
-                draft, machine, children, store, progress, visible=True, reused=reused, retry_failed=retry_failed
-            )
-            made = maker.make()
-            _store(store, made)
-            if made.compiled:
-                said = {"model": manifest.model, "version": manifest.version, "fingerprint": digest}
-                store.audit.record("publish", path=made.known.path, reason="filled out of the store", **said)
+        made = make_from_store(
+            store, manifest, machine, children, progress, why="filled out of the store", retry_failed=retry_failed
+        )
     except (CacheError, PublishError) as error:
         return msgspec.structs.replace(filled, problem=str(error))
     return msgspec.structs.replace(filled, executables=len(made.target.executables), compiled=made.compiled)
-
-
-def _store(store: SignedStore, made: Made) -> None:
-    made.known.write()
-    for spec in made.target.executables:
-        settle(store, spec.key)

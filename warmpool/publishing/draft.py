@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from warmpool.errors import PublishError
-from warmpool.manifest import DimSpec, Manifest, MethodSpec, ToleranceSpec, WeightsSpec, encode
+from warmpool.manifest import DimSpec, Manifest, MethodSpec, PlanSpec, ToleranceSpec, WeightsSpec, encode
 from warmpool.model import Dim, Model
-from warmpool.publishing.buckets import Bucket, plan, plan_all
+from warmpool.publishing.buckets import Bucket, buckets_over, in_load_order, plan, plan_all
 from warmpool.publishing.export import Exported, export_method
 from warmpool.publishing.params import materialise
 from warmpool.publishing.program import Program
@@ -35,6 +35,8 @@ class Draft:
         entries: Method and bucket of every executable, in load order.
         exported: By method.
         folder: The scratch folder.
+        plans: By method, where its buckets are others than the manifest's.
+        replan: Plans that are others from now on, whatever a store says; None: the manifest's own.
     """
 
     manifest: Manifest
@@ -42,6 +44,8 @@ class Draft:
     entries: tuple[tuple[str, Bucket], ...]
     exported: dict[str, Exported]
     folder: Path
+    plans: Mapping[str, PlanSpec] = field(default_factory=dict)
+    replan: Mapping[str, PlanSpec | None] = field(default_factory=dict)
 
     @property
     def manifest_file(self) -> Path:
@@ -52,7 +56,20 @@ class Draft:
         return self.folder / "weights"
 
     def subject(self, method: str) -> Subject:
-        return Subject(self.manifest, method)
+        """A method with the sizes that it is planned for."""
+        plan = self.plans.get(method)
+        if plan is None:
+            return Subject(self.manifest, method)
+        dims = tuple(
+            msgspec.structs.replace(dim, sizes=plan.sizes.get(dim.name, dim.sizes)) for dim in self.manifest.dims
+        )
+        return Subject(msgspec.structs.replace(self.manifest, dims=dims), method)
+
+    def planned(self, plans: Mapping[str, PlanSpec]) -> Draft:
+        """The same version with these plans, and the manifest's for methods that have none."""
+        draft = replace(self, plans=plans)
+        buckets = {method: buckets_over(list(draft.subject(method).dims.values())) for method in self.manifest.methods}
+        return replace(draft, entries=in_load_order(buckets))
 
     def program(self, method: str, bucket: Bucket) -> Program:
         """The program that this bucket, or an exact shape, is compiled from."""

@@ -6,7 +6,7 @@ is stored stays, as long as its executables are there, and each writes on condit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,7 +15,7 @@ from cache.errors import Damaged, NotStored, StoreUnavailable, Untrusted
 from cache.fingerprint import Fingerprint
 from cache.records import decoded
 from cache.signed_store import SignedStore
-from warmpool.manifest import ExecutableSpec, ProofSpec, Target, bucket_name, encode
+from warmpool.manifest import ExecutableSpec, PlanSpec, ProofSpec, Target, bucket_name, encode
 from warmpool.publishing.entries import Entry, Identity
 from warmpool.publishing.prove import merged
 
@@ -36,6 +36,10 @@ class Known:
         sound: Whether an executable that others proved is in the store, by its key.
         trusted: Whether what the store says of it counts.
         recording: Whether what is added is stored at once.
+        plans: The bucket plans that its entries are of, by method, where they are not the manifest's. What is stored
+            already decides instead, if anything is.
+        replanned: Methods whose plan is another from now on, whatever is stored: of their executables only those count
+            that are proved anew, for a bucket may have to pad more than it had to.
     """
 
     store: SignedStore
@@ -47,9 +51,12 @@ class Known:
     sound: Callable[[str], bool]
     trusted: bool
     recording: bool
+    plans: Mapping[str, PlanSpec] = field(default_factory=dict)
+    replanned: frozenset[str] = frozenset()
     _stored: dict[tuple[str, str], ExecutableSpec] = field(default_factory=dict)
     _stored_proofs: tuple[ProofSpec, ...] = ()
     _stored_references: tuple[str, ...] = ()
+    _stored_plans: dict[str, PlanSpec] | None = None
     _references: set[str] = field(default_factory=set)
     _said: bool = False
     _own: dict[tuple[str, str], tuple[ExecutableSpec, list[ProofSpec]]] = field(default_factory=dict)
@@ -96,6 +103,8 @@ class Known:
             identity: spec for identity, spec in self._stored.items() if identity in ours or self._is_sound(spec.key)
         }
         specs = stored | {identity: spec for identity, (spec, _) in self._own.items()}
+        plans = self._plans()
+        specs = {identity: spec for identity, spec in specs.items() if _is_planned(spec, plans)}
         # One for each bucket: ours, where others compiled another one for it.
         chosen = {_place(spec): spec for spec in specs.values()}
         chosen |= {_place(spec): spec for identity, spec in specs.items() if identity in ours}
@@ -107,7 +116,14 @@ class Known:
             executables=tuple(sorted(chosen.values(), key=lambda spec: ranks.get(_place(spec), len(ranks)))),
             proofs=merged([*self._stored_proofs, *own]),
             references=tuple(sorted(references)),
+            plans=plans or msgspec.UNSET,
         )
+
+    def _plans(self) -> dict[str, PlanSpec]:
+        if self._stored_plans is None:
+            return dict(self.plans)
+        kept = {method: plan for method, plan in self._stored_plans.items() if method not in self.replanned}
+        return kept | {method: plan for method, plan in self.plans.items() if method in self.replanned}
 
     def _is_sound(self, key: str) -> bool:
         if key not in self._found_sound:
@@ -132,8 +148,10 @@ class Known:
                 self.say(f"{self.path}: it cannot be read ({error}); it is made anew")
             self._said = True
             generation = unreadable
-        self._stored = {(spec.method, spec.key): spec for spec in target.executables} if target else {}
-        self._stored_proofs = target.proofs if target else ()
+        counted = [spec for spec in target.executables if spec.method not in self.replanned] if target else []
+        self._stored = {(spec.method, spec.key): spec for spec in counted}
+        self._stored_proofs = tuple(one for one in target.proofs if one.method not in self.replanned) if target else ()
+        self._stored_plans = target.plans_by_method if target else None
         self._stored_references = target.references if target else ()
         return data, generation
 
@@ -143,6 +161,11 @@ class Known:
             return self.store.bottom.get_versioned(self.path)[1]
         except NotStored:
             return None
+
+
+def _is_planned(spec: ExecutableSpec, plans: Mapping[str, PlanSpec]) -> bool:
+    plan = plans.get(spec.method)
+    return plan is None or all(size in plan.sizes.get(name, ()) for name, size in spec.bucket.items())
 
 
 def _place(spec: ExecutableSpec) -> Identity:

@@ -36,6 +36,7 @@ from warmpool.publishing.entries import Entry
 from warmpool.publishing.jobs import Jobs
 from warmpool.publishing.known import Known
 from warmpool.publishing.machines import Children, Machine, compile_options, worker_threads
+from warmpool.publishing.plans import plans_for
 from warmpool.publishing.progress import Progress
 
 _BEGUN_MAX_A_THREAD = 2  # entries begun ahead, so that no thread runs out of work; others can take the rest
@@ -82,6 +83,11 @@ class TargetMaker:
         reused: Reused,
         retry_failed: bool = False,
     ) -> None:
+        # Under a name of the author's choice something else may have been begun, of which nothing counts.
+        trusted = visible or draft.content_named
+        stored = plans_for(store, draft.manifest, machine.fingerprint, own=trusted, say=progress.say)
+        plans = {method: plan for method, plan in (stored | dict(draft.replan)).items() if plan}
+        draft = draft.planned(plans)
         self.draft = draft
         self.machine = machine
         self.children = children
@@ -99,10 +105,11 @@ class TargetMaker:
             [(method, bucket_name(bucket.sizes)) for method, bucket in draft.entries],
             progress.say,
             self._is_sound,
-            # Under a name of the author's choice something else may have been begun, of which nothing counts.
-            trusted=visible or draft.content_named,
+            trusted=trusted,
             # Nobody sees a target before its manifest, so until then it can record how far the publish came.
             recording=draft.content_named and not visible,
+            plans=plans,
+            replanned=frozenset(draft.replan),
         )
         self.compiled: set[str] = set()
         self.proved = 0
