@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -44,9 +45,9 @@ from tests.cache.gcs_server import (
 from tests.cache.store_contract import LARGE_BYTES, StoreContract, end, read
 from tests.cache.store_place import Place, start
 
-SHORT = Patience(connect_s_max=0.5, read_s_max=0.25, retry_s_max=0.4)
-STEADY = Patience(connect_s_max=5, read_s_max=0.6, retry_s_max=10)  # a failure is none of a busy machine
-LONGEST_S = 8.0  # a call with that patience, on a busy machine
+SHORT = Patience(connect_s_max=5, read_s_max=5, retry_s_max=0.4)  # and to the end, so that the fault is what is told
+STEADY = Patience(connect_s_max=5, read_s_max=2, retry_s_max=10)  # a failure is none of a busy machine
+LONGEST_S = 15.0  # a call with the shorter patience, on a busy machine
 PATH = "executables/k"
 CONTENT = os.urandom(300_000)
 
@@ -75,8 +76,8 @@ def store(proxy, bucket):
 
 @pytest.fixture
 def hurried(store):
-    """The same with less patience than any fault lasts."""
-    return store.with_patience(SHORT)
+    """Makes the same with less patience than any fault lasts."""
+    return lambda fault: store.with_patience(replace(SHORT, read_s_max=READ_S_MAX.get(fault, SHORT.read_s_max)))
 
 
 READS = {
@@ -185,6 +186,7 @@ REASONS = {
     "lost": (lost, "GCS cannot be reached: "),
     "hanging": (hanging, "GCS did not answer in time$"),
 }
+READ_S_MAX = {"trickling": 1.0, "hanging": 0.25}  # where what is told is that an answer takes longer
 
 
 @pytest.mark.parametrize("name", REASONS)
@@ -193,7 +195,7 @@ def test_what_stays_is_unavailable_with_the_reason_and_before_long(hurried, prox
     proxy.script.extend([fault] * 1000)
     started_s = time.monotonic()
     with pytest.raises(StoreUnavailable, match=rf"^'{PATH}': {reason}"):
-        hurried.get(PATH)
+        hurried(name).get(PATH)
     assert time.monotonic() - started_s < LONGEST_S
 
 
@@ -203,7 +205,7 @@ def test_every_call_says_so(hurried, proxy, name, fault):
     proxy.script.extend([REASONS[fault][0]] * 1000)
     started_s = time.monotonic()
     with pytest.raises(StoreUnavailable, match=rf"^'[\w/.]+': {REASONS[fault][1]}"):
-        CALLS[name](hurried)
+        CALLS[name](hurried(fault))
     assert time.monotonic() - started_s < LONGEST_S
 
 
@@ -293,7 +295,7 @@ def test_a_conditional_put_that_was_refused_is_lost_also_where_the_content_is_th
 def test_a_conditional_put_that_never_gets_an_answer_is_unavailable_not_lost(hurried, proxy):
     proxy.script.extend([lost] * 1000)
     with pytest.raises(StoreUnavailable):
-        hurried.put_if("leases/a", b"ours", None)
+        hurried("lost").put_if("leases/a", b"ours", None)
 
 
 def test_what_is_expected_is_asked_for(store, proxy):

@@ -128,13 +128,13 @@ def test_a_request_without_a_trace_gets_one(instance, settings_for, headers):
 
 
 def test_the_callers_time_goes_on_to_the_instance(instance, settings_for):
-    call(double, settings_for(instance.url), headers=[("x-warmpool-timeout-ms", "700")])
-    assert 0 < int(instance.received[0].headers["x-warmpool-timeout-ms"]) <= 700
+    call(double, settings_for(instance.url), headers=[("x-warmpool-timeout-ms", "20000")])
+    assert 10_000 < int(instance.received[0].headers["x-warmpool-timeout-ms"]) <= 20_000
 
 
 def test_without_a_callers_time_the_setting_holds(instance, settings_for):
-    call(double, settings_for(instance.url, timeout_ms=800))
-    assert 700 < int(instance.received[0].headers["x-warmpool-timeout-ms"]) <= 800
+    call(double, settings_for(instance.url, timeout_ms=40_000))
+    assert 30_000 < int(instance.received[0].headers["x-warmpool-timeout-ms"]) <= 40_000
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "1.5", "", "9" * 30, "5001", "٣"])
@@ -146,7 +146,8 @@ def test_a_time_that_cannot_be_used_is_refused_by_name(instance, settings_for, v
     assert instance.received == []
 
 
-def test_a_hanging_pool_is_a_504_in_time(instance, settings_for):
+def test_a_hanging_pool_is_a_504_in_time(instance, settings_for, monkeypatch):
+    monkeypatch.setattr(inference, "GRACE_S", 30.0)  # the pool's limit, however late a busy machine sees it
     instance.script.append(HANG)
     reply = call(double, settings_for(instance.url), headers=[("x-warmpool-timeout-ms", "100")])
     assert reply.status == 504

@@ -139,8 +139,8 @@ def test_a_pause_longer_than_the_deadline_is_not_waited_for(instance):
     instance.script.append(Say(503, headers=("retry-after: 60",)))
     before = time.monotonic()
     with pytest.raises(NotWarm) as caught:
-        infer(instance.url)
-    assert time.monotonic() - before < 2
+        infer(instance.url, timeout_s=30.0)
+    assert time.monotonic() - before < 10
     assert caught.value.retry_after_s == 60
     assert len(instance.received) == 1
 
@@ -215,8 +215,8 @@ def test_a_hanging_instance_is_left_at_the_deadline(instance):
     instance.script.append(HANG)
     before = time.monotonic()
     with pytest.raises(DeadlineExceeded):
-        infer(instance.url, timeout_s=0.2)
-    assert 0.2 <= time.monotonic() - before < 2
+        infer(instance.url, timeout_s=1.0)
+    assert 1.0 <= time.monotonic() - before < 10
     assert len(instance.received) == 1
 
 
@@ -225,15 +225,15 @@ def test_the_deadline_covers_both_attempts(instance, other):
     other.script.append(HANG)
     before = time.monotonic()
     with pytest.raises(DeadlineExceeded):
-        infer(instance.url, other.url, timeout_s=0.3)
-    assert 0.3 <= time.monotonic() - before < 2
+        infer(instance.url, other.url, timeout_s=1.0)
+    assert 1.0 <= time.monotonic() - before < 10
 
 
 def test_the_rest_of_the_time_goes_along_with_each_attempt(instance):
     instance.script.append(Say(503, headers=("retry-after: 1",)))
-    infer(instance.url, timeout_s=5)
+    infer(instance.url, timeout_s=30)
     first, second = (int(received.headers["x-warmpool-timeout-ms"]) for received in instance.received)
-    assert 4000 < first <= 5000
+    assert 20_000 < first <= 30_000
     assert second <= first - 1000
 
 

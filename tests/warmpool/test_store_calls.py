@@ -15,15 +15,19 @@ WAIT_S_MAX = 20.0
 
 
 class Hanging:
-    """A call that returns, or raises, when the test says so; `begun` counts."""
+    """A call that returns, or raises, when the test says so; `begun` says how often it was made."""
 
     def __init__(self, error=None):
-        self.begun = 0
+        self._begun = []
         self.goes_on = threading.Event()
         self.error = error
 
+    @property
+    def begun(self):
+        return len(self._begun)
+
     def __call__(self):
-        self.begun += 1
+        self._begun.append(True)
         assert self.goes_on.wait(WAIT_S_MAX)
         if self.error:
             raise self.error
@@ -38,14 +42,20 @@ def run(story):
     asyncio.run(main())
 
 
-@pytest.fixture
-def hasty(monkeypatch):
-    monkeypatch.setattr(store_calls, "CALL_S_MAX", 0.02)
+async def late(calls, what, call):
+    """Ask for what is not answered in time; whatever else is asked has plenty of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_calls, "CALL_S_MAX", 0.02)
+        return await calls.ask(what, call)
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110  in a thread
+        await asyncio.sleep(0.001)
 
 
 async def ended(calls):
-    while not all(answer.done() for answer in calls._left.values()):  # noqa: ASYNC110  in a thread
-        await asyncio.sleep(0.001)
+    await until(lambda: all(answer.done() for answer in calls._left.values()))
 
 
 def test_an_answer_is_passed_on_and_trouble_lasts_until_there_is_one(caplog):
@@ -76,12 +86,13 @@ def test_what_a_store_may_raise_is_trouble(error):
     run(story)
 
 
-def test_a_late_call_is_trouble_and_not_made_again_until_it_has_ended_and_what_it_came_to_is_not_used(hasty):
+def test_a_late_call_is_trouble_and_not_made_again_until_it_has_ended_and_what_it_came_to_is_not_used():
     async def story(calls):
         hanging = Hanging()
         for _ in range(3):
-            assert await calls.ask("it", hanging) is None
+            assert await late(calls, "it", hanging) is None
             assert "did not answer within 0.02 s" in calls.troubles["it"]
+            await until(lambda: hanging.begun)
         assert hanging.begun == 1
         assert await calls.ask("another", lambda: 8) == 8
         hanging.goes_on.set()
@@ -92,11 +103,12 @@ def test_a_late_call_is_trouble_and_not_made_again_until_it_has_ended_and_what_i
     run(story)
 
 
-def test_no_more_calls_are_left_behind_than_may_be(hasty):
+def test_no_more_calls_are_left_behind_than_may_be():
     async def story(calls):
         hanging = Hanging()
         for number in range(LEFT_MAX + 3):
-            assert await calls.ask(f"{number}", hanging) is None
+            assert await late(calls, f"{number}", hanging) is None
+        await until(lambda: hanging.begun >= LEFT_MAX)
         assert hanging.begun == LEFT_MAX
         hanging.goes_on.set()
         await ended(calls)
@@ -106,10 +118,10 @@ def test_no_more_calls_are_left_behind_than_may_be(hasty):
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), OSError(5, "no")])
-def test_a_late_call_that_fails_as_stores_may_is_forgotten(hasty, error):
+def test_a_late_call_that_fails_as_stores_may_is_forgotten(error):
     async def story(calls):
         hanging = Hanging(error)
-        await calls.ask("it", hanging)
+        assert await late(calls, "it", hanging) is None
         hanging.goes_on.set()
         await ended(calls)
         assert await calls.ask("it", lambda: 7) == 7
@@ -117,7 +129,7 @@ def test_a_late_call_that_fails_as_stores_may_is_forgotten(hasty, error):
     run(story)
 
 
-def test_a_mistake_of_ours_is_trouble_too_and_the_log_says_where_it_was_made(hasty, caplog):
+def test_a_mistake_of_ours_is_trouble_too_and_the_log_says_where_it_was_made(caplog):
     def fail():
         raise RecursionError("a bug")
 
@@ -126,7 +138,7 @@ def test_a_mistake_of_ours_is_trouble_too_and_the_log_says_where_it_was_made(has
             assert await calls.ask("it", fail) is None
             assert calls.troubles == {"it": "it failed (RecursionError); the log says where"}
         hanging = Hanging(RuntimeError("another bug"))
-        assert await calls.ask("another", hanging) is None
+        assert await late(calls, "another", hanging) is None
         hanging.goes_on.set()
         await ended(calls)
         assert await calls.ask("something else", lambda: 7) == 7
