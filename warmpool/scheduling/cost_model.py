@@ -30,7 +30,7 @@ EXCEEDED = 0.02  # the share of batches that may take longer than their bound
 WIDTH, WIDTH_MIN, WIDTH_MAX, WIDTH_STEP = 2.0, 1.0, 4.0, 0.2  # spreads from level to bound
 BEYOND = 1.25  # a bound is at most so much further from the level than the longest of the recent batches
 
-MOVED, BOUND_MOVED = 0.05, 0.2
+MOVED, BOUND_MOVED, BOUND_MOVED_SHARE = 0.05, 0.2, 0.4  # the last of how far a bound is from its level
 BUCKETS_MAX = 1024
 FIT_FIRST, FIT_EVERY_MAX, FIT_BUCKETS_MAX = 3, 256, 32  # batches, batches, the latest buckets
 
@@ -39,7 +39,8 @@ class _Bucket:
     """What is known of one bucket of one method: logarithms of microseconds, without the lane's pace.
 
     `reference` is what its batches are compared with to see the pace. It stays, so that the pace adds up to what really
-    changed, while `level` follows the batches. `told` are level and bound when `version` rose last.
+    changed, while `level` follows the batches. `told` are level and bound, with the pace, as they were when the model's
+    version became `told_version`.
     """
 
     __slots__ = (
@@ -66,9 +67,9 @@ class _Bucket:
         self.latest = 0
         self.spread = SPREAD_MIN
         self.reference: float | None = None
-        self.told = (level, level + doubt)
+        self.told = (0.0, 0.0)
         self.told_version = -1
-        self.believe(*self.told)
+        self.believe(level, level + doubt)
 
     def believe(self, level: float, bound: float) -> None:
         self.level, self.level_us = level, math.exp(level)
@@ -92,12 +93,16 @@ class _Bucket:
                 numbers[place] -= moved
         self.recent.replace(numbers)
 
-    @property
-    def moved(self) -> bool:
+    def tell(self, version: int, pace: float) -> None:
+        """Keep what is believed before it changes for the first time since `version` rose, with the pace of then."""
+        if self.told_version != version:
+            self.told, self.told_version = (self.level + pace, self.bound + pace), version
+
+    def moved(self, pace: float) -> bool:
         """Whether plans that were made with what was told are to be made anew."""
         level, bound = self.told
-        width = bound - level
-        return abs(self.level - level) >= MOVED or abs(self.bound - bound) >= max(BOUND_MOVED, 0.4 * width)
+        bound_moved = max(BOUND_MOVED, BOUND_MOVED_SHARE * (bound - level))
+        return abs(self.level + pace - level) >= MOVED or abs(self.bound + pace - bound) >= bound_moved
 
 
 class CostModel:
@@ -110,7 +115,8 @@ class CostModel:
         overhead_us: What the way to a lane and back is assumed to take until batches have run, above 0.
 
     Attributes:
-        version: Rises when a prediction has moved by 5 %, or a bound by 20 %, since it rose last.
+        version: Rises when a prediction has moved by 5 % since it rose last, or a bound by 20 % and by 40 % of how
+            far it was from its prediction.
     """
 
     def __init__(self, overhead_us: float = OVERHEAD_US) -> None:
@@ -118,6 +124,7 @@ class CostModel:
         self._buckets: dict[tuple[Method, frozenset[tuple[str, int]]], _Bucket] = {}
         self._published = Published(overhead_us)
         self._pace = Pace()
+        self._told_pace = 0.0
         self._batches = 0
         self._width = WIDTH
         self._fit_at = FIT_FIRST
@@ -137,22 +144,16 @@ class CostModel:
         one = self._bucket(method, candidate)
         took = log_us(took_us)
         self._adapt_width(one, took)
-        moved = 0.0
-        if one.reference is not None:
-            moved = self._pace.vote(
-                took - one.reference, MARGIN * one.spread + self._published.doubt / (1 + one.batches)
-            )
-        if moved:
-            for other in self._buckets.values():
-                other.rebase(moved)
+        changed = [one, *self._vote(one, took)]
         self._batches += 1
         one.batches += 1
         one.latest = self._batches
         one.recent.add(took - self._pace.value)
         self._believe(one)
-        changed = [one, *self._fit()]
-        if moved or any(other.moved for other in changed):
+        changed += self._fit()
+        if any(other.moved(self._pace.value) for other in changed):
             self.version += 1
+            self._told_pace = self._pace.value
 
     def describe(self) -> list[dict[str, Any]]:
         """What /v1/status says: every bucket that was asked about, times in microseconds."""
@@ -174,19 +175,40 @@ class CostModel:
         one = self._buckets.get(key)
         if one is None:
             if len(self._buckets) >= BUCKETS_MAX:
-                del self._buckets[min(self._buckets, key=lambda key: self._buckets[key].latest)]
+                self._forget_one()
             level = self._published.assumed(candidate.cost_us)
             one = self._buckets[key] = _Bucket(method, candidate, level, self._published.doubt)
+            one.tell(self.version, self._pace.value)
             one.latest = self._batches
         elif one.candidate is not candidate:  # published or loaded anew
             one.candidate = candidate
             self._believe(one)
         return one
 
+    def _forget_one(self) -> None:
+        """Forget a bucket that never ran, of which nothing is lost, or else the one that ran longest ago."""
+
+        def worth(key: tuple[Method, frozenset[tuple[str, int]]]) -> tuple[bool, int]:
+            return self._buckets[key].batches > 0, self._buckets[key].latest
+
+        del self._buckets[min(self._buckets, key=worth)]
+
+    def _vote(self, one: _Bucket, took: float) -> Iterable[_Bucket]:
+        """Let a batch speak for a pace of the lane; gives the buckets whose predictions change with it."""
+        if one.reference is None:
+            return ()
+        margin = MARGIN * one.spread + self._published.doubt / (1 + one.batches)
+        moved = self._pace.vote(took - one.reference, margin)
+        if not moved:
+            return ()
+        for other in self._buckets.values():
+            other.tell(self.version, self._told_pace)
+            other.rebase(moved)
+        return self._buckets.values()
+
     def _believe(self, one: _Bucket) -> None:
         """Work out level and bound of a bucket anew."""
-        if one.told_version != self.version:
-            one.told, one.told_version = (one.level, one.bound), self.version
+        one.tell(self.version, self._told_pace)
         level = one.recent.centre(one.level, self._published.assumed(one.candidate.cost_us))
         bound = level + self._published.doubt / (1 if one.batches < FEW else 1 + one.batches)
         if one.batches >= FEW:

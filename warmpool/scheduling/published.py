@@ -23,7 +23,8 @@ class Published:
     """A bucket is assumed to take (overhead + published) * factor, of which overhead and factor are the lane's.
 
     The overhead is the way to the lane and back, of which a measurement at publish knows nothing: a small executable
-    takes several times as long as it runs. The factor is how wrong all measurements are, made on another or busier machine.
+    takes several times as long as it runs. The factor is how wrong all measurements are, made on a busier or
+    slower machine.
 
     Args:
         overhead_us: What is assumed until batches have run, above 0.
