@@ -137,13 +137,13 @@ class ProofSpec(Record, frozen=True, kw_only=True):
 
 
 class PlanSpec(Record, frozen=True, kw_only=True):
-    """The bucket sizes of a method on one kind of machine, in the place of the manifest's.
+    """The buckets of a method on one kind of machine, in the place of all combinations of the manifest's sizes.
 
-    `sizes`: of every dimension of the method, each as in a `DimSpec`. `fitted_s`: when (seconds since the epoch), to
-    how many `observations`.
+    `buckets`: each a size for every dimension of the method. `fitted_s`: when (seconds since the epoch), to how many
+    `observations`.
     """
 
-    sizes: dict[str, tuple[int, ...]]
+    buckets: tuple[dict[str, int], ...]
     fitted_s: float
     observations: float
 

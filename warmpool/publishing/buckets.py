@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,13 +61,22 @@ def plan(model: Model, method: str) -> tuple[Bucket, ...]:
 
 def buckets_over(dims: Sequence[Sized]) -> tuple[Bucket, ...]:
     """Every combination of the sizes of these dimensions, in load order."""
-    largest = {dim.name: dim.sizes[-1] for dim in dims}
-    minimum = largest | {dim.name: dim.sizes[0] for dim in dims if dim.batch}
-    found = []
-    for sizes in itertools.product(*(dim.sizes for dim in dims)):
-        named = dict(zip(largest, sizes, strict=True))
-        found.append(Bucket(named, minimum=named == minimum, ladder=named in (minimum, largest)))
+    names = [dim.name for dim in dims]
+    combined = itertools.product(*(dim.sizes for dim in dims))
+    return buckets_of(dims, [dict(zip(names, sizes, strict=True)) for sizes in combined])
+
+
+def buckets_of(dims: Sequence[Sized], chosen: Iterable[Mapping[str, int]]) -> tuple[Bucket, ...]:
+    """These combinations of sizes of these dimensions, in load order."""
+    minimum, largest = ends(dims)
+    found = [Bucket(dict(sizes), minimum=sizes == minimum, ladder=sizes in (minimum, largest)) for sizes in chosen]
     return tuple(sorted(found, key=_load_order))
+
+
+def ends(dims: Sequence[Sized]) -> tuple[dict[str, int], dict[str, int]]:
+    """The bucket of the minimum set, and the largest one: every plan has both."""
+    largest = {dim.name: dim.sizes[-1] for dim in dims}
+    return largest | {dim.name: dim.sizes[0] for dim in dims if dim.batch}, largest
 
 
 def plan_all(model: Model) -> tuple[tuple[str, Bucket], ...]:

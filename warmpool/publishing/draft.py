@@ -14,7 +14,7 @@ import msgspec
 from warmpool.errors import PublishError
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, PlanSpec, ToleranceSpec, WeightsSpec, encode
 from warmpool.model import Dim, Model
-from warmpool.publishing.buckets import Bucket, buckets_over, in_load_order, plan, plan_all
+from warmpool.publishing.buckets import Bucket, buckets_of, buckets_over, in_load_order, plan, plan_all
 from warmpool.publishing.export import Exported, export_method
 from warmpool.publishing.params import materialise
 from warmpool.publishing.program import Program
@@ -56,20 +56,26 @@ class Draft:
         return self.folder / "weights"
 
     def subject(self, method: str) -> Subject:
-        """A method with the sizes that it is planned for."""
+        """A method, its dimensions with the sizes that it is planned for."""
         plan = self.plans.get(method)
         if plan is None:
             return Subject(self.manifest, method)
-        dims = tuple(
-            msgspec.structs.replace(dim, sizes=plan.sizes.get(dim.name, dim.sizes)) for dim in self.manifest.dims
+        sizes = {
+            dim.name: {bucket[dim.name] for bucket in plan.buckets if dim.name in bucket} for dim in self.manifest.dims
+        }
+        dims = (
+            msgspec.structs.replace(dim, sizes=tuple(sorted(sizes[dim.name])) or dim.sizes)
+            for dim in self.manifest.dims
         )
-        return Subject(msgspec.structs.replace(self.manifest, dims=dims), method)
+        return Subject(msgspec.structs.replace(self.manifest, dims=tuple(dims)), method)
 
     def planned(self, plans: Mapping[str, PlanSpec]) -> Draft:
         """The same version with these plans, and the manifest's for methods that have none."""
-        draft = replace(self, plans=plans)
-        buckets = {method: buckets_over(list(draft.subject(method).dims.values())) for method in self.manifest.methods}
-        return replace(draft, entries=in_load_order(buckets))
+        buckets = {}
+        for method in self.manifest.methods:
+            dims = list(Subject(self.manifest, method).dims.values())
+            buckets[method] = buckets_of(dims, plans[method].buckets) if method in plans else buckets_over(dims)
+        return replace(self, plans=plans, entries=in_load_order(buckets))
 
     def program(self, method: str, bucket: Bucket) -> Program:
         """The program that this bucket, or an exact shape, is compiled from."""

@@ -165,7 +165,7 @@ class Known:
 
 def _is_planned(spec: ExecutableSpec, plans: Mapping[str, PlanSpec]) -> bool:
     plan = plans.get(spec.method)
-    return plan is None or all(size in plan.sizes.get(name, ()) for name, size in spec.bucket.items())
+    return plan is None or spec.bucket in plan.buckets
 
 
 def _place(spec: ExecutableSpec) -> Identity:

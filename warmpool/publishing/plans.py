@@ -7,7 +7,6 @@ of machine that of the same device with other software: what callers send change
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -17,8 +16,18 @@ from cache.errors import Damaged, NotStored, Unreadable, Untrusted
 from cache.fingerprint import Fingerprint
 from cache.records import decoded
 from cache.signed_store import SignedStore
-from warmpool.manifest import DimSpec, Manifest, PlanSpec, Serving, Target, manifest_path, serving_path, target_path
-from warmpool.publishing.buckets import BUCKETS_MAX
+from warmpool.manifest import (
+    DimSpec,
+    Manifest,
+    PlanSpec,
+    Serving,
+    Target,
+    bucket_name,
+    manifest_path,
+    serving_path,
+    target_path,
+)
+from warmpool.publishing.buckets import BUCKETS_MAX, ends
 
 _NO_RECORD = (NotStored, Damaged, Untrusted, Unreadable, msgspec.MsgspecError)
 
@@ -29,19 +38,22 @@ def dims_of(manifest: Manifest, method: str) -> tuple[DimSpec, ...]:
     return tuple(dim for dim in manifest.dims if dim.name in used)
 
 
-def problem_of_plan(dims: Sequence[DimSpec], sizes: Mapping[str, Sequence[int]]) -> str:
-    """Why these sizes cannot be those of a method with these dimensions, "" if they can."""
-    if list(sizes) != [dim.name for dim in dims]:
-        return f"it has sizes for {', '.join(sizes) or 'nothing'}, needed: {', '.join(dim.name for dim in dims)}"
-    for dim in dims:
-        planned = list(sizes[dim.name])
-        ascending = planned == sorted(set(planned)) and planned[0] >= 1 if planned else False
-        if not ascending or planned[-1] != dim.sizes[-1]:
-            return f"{dim.name} has the sizes {planned}, allowed: ascending ones from 1 that end with {dim.sizes[-1]}"
-        if dim.batch and planned[0] != dim.sizes[0]:
-            return f"{dim.name} begins with {planned[0]}, allowed: {dim.sizes[0]}, as in the manifest"
-    count = math.prod(map(len, sizes.values()))
-    return f"it has {count} buckets, allowed: {BUCKETS_MAX}" if count > BUCKETS_MAX else ""
+def problem_of_plan(dims: Sequence[DimSpec], buckets: Sequence[Mapping[str, int]]) -> str:
+    """Why these cannot be the buckets of a method with these dimensions, "" if they can."""
+    names = [dim.name for dim in dims]
+    for bucket in buckets:
+        if list(bucket) != names:
+            return f"a bucket has sizes for {', '.join(bucket) or 'nothing'}, needed: {', '.join(names) or 'nothing'}"
+        for dim in dims:
+            low, high = dim.sizes[0] if dim.batch else 1, dim.sizes[-1]
+            if not low <= bucket[dim.name] <= high:
+                return f"a bucket has the {dim.name} {bucket[dim.name]}, allowed: {low} to {high}"
+    missing = [bucket_name(bucket) for bucket in ends(dims) if bucket not in buckets]
+    if missing:
+        return f"the bucket {missing[0]} is missing, which every plan has"
+    if len({tuple(bucket.values()) for bucket in buckets}) < len(buckets):
+        return "it has a bucket twice"
+    return f"it has {len(buckets)} buckets, allowed: {BUCKETS_MAX}" if len(buckets) > BUCKETS_MAX else ""
 
 
 def plans_for(
@@ -65,7 +77,7 @@ def plans_for(
     for method, plan in plans.items():
         if method not in manifest.methods:
             continue
-        problem = problem_of_plan(dims_of(manifest, method), plan.sizes)
+        problem = problem_of_plan(dims_of(manifest, method), plan.buckets)
         if not manifest.methods[method].symbolic:
             problem = "its program has no symbolic dimensions"
         if problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,8 +49,12 @@ OLDER = Fingerprint(MappingProxyType({"platform": "cpu", "device_kind": "cpu", "
 OTHER = Fingerprint(MappingProxyType({"platform": "tpu", "device_kind": "TPU v5", "jaxlib": "2"}))
 
 
+def grid(**sizes: tuple[int, ...]) -> tuple[dict[str, int], ...]:
+    return tuple(dict(zip(sizes, bucket, strict=True)) for bucket in itertools.product(*sizes.values()))
+
+
 def fitted(**sizes: tuple[int, ...]) -> PlanSpec:
-    return PlanSpec(sizes=sizes, fitted_s=1.7e9, observations=1000.0)
+    return PlanSpec(buckets=grid(**sizes), fitted_s=1.7e9, observations=1000.0)
 
 
 PLAN = fitted(batch=(1, 8), seq=(20, 64))
@@ -84,33 +89,38 @@ def target(machine: Fingerprint, *specs: ExecutableSpec, **plans: PlanSpec) -> T
 
 
 def test_a_plan_within_the_limits_has_no_problem() -> None:
-    assert problem_of_plan((BATCH, SEQ), PLAN.sizes) == ""
-    assert problem_of_plan((BATCH, SEQ), {"batch": BATCH.sizes, "seq": SEQ.sizes}) == ""
+    assert problem_of_plan((BATCH, SEQ), PLAN.buckets) == ""
+    assert problem_of_plan((BATCH, SEQ), grid(batch=BATCH.sizes, seq=SEQ.sizes)) == ""
+    assert (
+        problem_of_plan((BATCH, SEQ), ({"batch": 8, "seq": 64}, {"batch": 3, "seq": 5}, {"batch": 1, "seq": 64})) == ""
+    )
+    assert problem_of_plan((), ({},)) == ""
 
 
 @pytest.mark.parametrize(
-    ("sizes", "problem"),
+    ("buckets", "problem"),
     [
-        ({"batch": (1, 8)}, "it has sizes for batch, needed: batch, seq"),
-        ({}, "it has sizes for nothing, needed: batch, seq"),
-        ({"batch": (1, 8), "seq": (20, 32)}, "seq has the sizes [20, 32], allowed: ascending ones"),
-        ({"batch": (1, 8), "seq": (32, 20, 64)}, "seq has the sizes [32, 20, 64]"),
-        ({"batch": (1, 8), "seq": (0, 64)}, "seq has the sizes [0, 64]"),
-        ({"batch": (1, 8), "seq": ()}, "seq has the sizes []"),
-        ({"batch": (2, 8), "seq": (64,)}, "batch begins with 2, allowed: 1, as in the manifest"),
-        ({"batch": (1, *range(2, 9)), "seq": tuple(range(1, 65))}, ""),
+        (grid(batch=(1, 8)), "a bucket has sizes for batch, needed: batch, seq"),
+        (({},), "a bucket has sizes for nothing, needed: batch, seq"),
+        (grid(seq=(64,), batch=(1, 8)), "a bucket has sizes for seq, batch, needed: batch, seq"),
+        ((), "the bucket batch=1,seq=64 is missing, which every plan has"),
+        (grid(batch=(1,), seq=(20, 64)), "the bucket batch=8,seq=64 is missing"),
+        (grid(batch=(1, 8), seq=(20, 32)), "the bucket batch=1,seq=64 is missing"),
+        (grid(batch=(1, 8), seq=(0, 64)), "a bucket has the seq 0, allowed: 1 to 64"),
+        (grid(batch=(1, 8), seq=(65, 64)), "a bucket has the seq 65, allowed: 1 to 64"),
+        (grid(batch=(1, 8, 9), seq=(64,)), "a bucket has the batch 9, allowed: 1 to 8"),
+        (grid(batch=(1, 8), seq=(64, 20, 20)), "it has a bucket twice"),
     ],
 )
-def test_a_plan_out_of_the_limits_has_its_problem_named(sizes: dict[str, tuple[int, ...]], problem: str) -> None:
-    found = problem_of_plan((BATCH, SEQ), sizes)
-    assert problem in found
-    assert bool(found) == bool(problem)
+def test_a_plan_out_of_the_limits_has_its_problem_named(buckets: tuple[dict[str, int], ...], problem: str) -> None:
+    assert problem in problem_of_plan((BATCH, SEQ), buckets)
 
 
 def test_more_buckets_than_a_publish_makes_are_a_problem() -> None:
     wide = DimSpec(name="seq", max=65, sizes=(65,))
-    sizes = {"batch": tuple(range(1, 9)), "seq": tuple(range(1, 66))}
-    assert problem_of_plan((BATCH, wide), sizes) == "it has 520 buckets, allowed: 512"
+    assert problem_of_plan((BATCH, SEQ), grid(batch=tuple(range(1, 9)), seq=tuple(range(1, 65)))) == ""
+    problem = problem_of_plan((BATCH, wide), grid(batch=tuple(range(1, 9)), seq=tuple(range(1, 66))))
+    assert problem == "it has 520 buckets, allowed: 512"
 
 
 # Which one holds
@@ -172,7 +182,7 @@ def test_a_plan_that_does_not_fit_the_declaration_any_more_is_not_kept_and_said_
     stored.serve("1")
     shorter = DimSpec(name="seq", max=32, sizes=(32,))
     assert stored.plans("2", dims=(BATCH, shorter)) == {}
-    assert "the fitted plan of predict is not kept: seq has the sizes [20, 64]" in stored.said[0]
+    assert "the fitted plan of predict is not kept: a bucket has the seq 64, allowed: 1 to 32" in stored.said[0]
     assert stored.plans("2", symbolic=False) == {}
     assert len(stored.said) == 2
 
@@ -203,6 +213,17 @@ def test_a_planned_draft_has_the_buckets_of_the_plan_and_its_minimum_set() -> No
     assert [bucket.minimum for bucket in buckets] == [True, False, False, False]
     assert [bucket.ladder for bucket in buckets] == [True, False, False, True]
     assert len(draft_of().entries) == 9
+
+
+def test_buckets_need_not_be_all_combinations_of_their_sizes() -> None:
+    some = PlanSpec(
+        buckets=({"batch": 8, "seq": 64}, {"batch": 1, "seq": 64}, {"batch": 8, "seq": 9}),
+        fitted_s=1.7e9,
+        observations=1.0,
+    )
+    draft = draft_of(predict=some)
+    assert [bucket.sizes for _, bucket in draft.entries] == [some.buckets[1], some.buckets[2], some.buckets[0]]
+    assert {name: dim.sizes for name, dim in draft.subject("predict").dims.items()} == {"batch": (1, 8), "seq": (9, 64)}
 
 
 def test_a_bucket_is_proved_at_the_edge_that_it_has_in_the_plan() -> None:
