@@ -24,19 +24,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from cache import lease
-
-TTL_S = 0.5  # who was killed is given up after that
-lease.TTL_S_DEFAULT = TTL_S
-
-from cache import opening  # noqa: E402  it binds that
-from cache.errors import NotStored  # noqa: E402
-from cache.local_store import LocalStore  # noqa: E402
-from cache.settings import StoreSettings  # noqa: E402
-from tests.warmpool.publishing.toy import Heard  # noqa: E402
-from warmpool.forking import Zygote  # noqa: E402
-from warmpool.publishing import publish as publishing  # noqa: E402
-from warmpool.publishing.machines import Children  # noqa: E402
+from cache import opening
+from cache.errors import NotStored
+from cache.local_store import LocalStore
+from cache.settings import StoreSettings
+from tests.warmpool.publishing.toy import Heard
+from warmpool.forking import Zygote
+from warmpool.publishing import publish as publishing
+from warmpool.publishing.machines import Children
 
 
 class MortalStore(LocalStore):
