@@ -84,7 +84,6 @@ class HttpProtocol(HttpToolsProtocol):
     _events = 0
     _half_closed = False
     _running: RequestResponseCycle | None = None  # the request that is answered; `cycle` is the last one that came
-    _begun: BegunTransport | None = None
     _refusal: tuple[int, str] | None = None  # what is told when those before it have their answers
 
     # What the transport calls
@@ -96,8 +95,6 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()
         self._unset_head_timer()
-        if self._begun is not None:
-            self._begun.end()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.scope["state"]["caller"].leave()
@@ -184,9 +181,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Find out whether the caller that sends no more still listens."""
         running = self._running
         if running is not None and not running.response_started:
-            self._begun = BegunTransport(self.transport)
-            running.transport = self._begun  # type: ignore[assignment]
-            self._begun.begin()
+            begun = BegunTransport(self.transport)
+            running.transport = begun  # type: ignore[assignment]
+            begun.begin()
 
     @property
     def _answering(self) -> bool:

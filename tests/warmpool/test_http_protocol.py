@@ -198,6 +198,20 @@ async def test_to_a_caller_that_sends_no_more_the_answer_is_begun_and_nothing_of
 
 
 @manual_clock
+async def test_each_answer_to_a_caller_that_sends_no_more_is_begun_in_its_turn():
+    connection = Connection(held=True)
+    await connection.send(POST % 0 + POST % 1)
+    connection.protocol.eof_received()
+    first, connection.gate = connection.gate, asyncio.Event()
+    first.set()
+    await rest()
+    assert connection.line.written.endswith(b"/0 abcH")
+    connection.gate.set()
+    await rest()
+    assert connection.answers == [(200, "/0 abc"), (200, "/1 abc")]
+
+
+@manual_clock
 async def test_an_answer_that_has_begun_stays_so_however_long_it_takes():
     connection = Connection(held=True)
     await connection.send(POST % 0)
@@ -236,7 +250,7 @@ async def test_an_interim_answer_goes_on_behind_the_beginning_too():
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()], ids=["closed", "reset"])
 @pytest.mark.parametrize("sent", [POST % 0, POST % 0 + POST % 1, GET % 0 + POST[:-1] % 1], ids=["one", "two", "half"])
-def test_a_caller_that_leaves_ends_what_runs_for_it_and_nothing_else_is_begun(sent, error):
+def test_a_caller_that_leaves_ends_what_runs_for_it_and_nothing_else_is_begun(sent, error, caplog):
     async def story() -> None:
         connection = Connection(held=True)
         await connection.send(sent)
@@ -247,6 +261,7 @@ def test_a_caller_that_leaves_ends_what_runs_for_it_and_nothing_else_is_begun(se
         assert (connection.left, connection.waiting) == (1, 0)
 
     manual_clock(story)()
+    assert caplog.records == [], "nothing was written"
 
 
 @manual_clock

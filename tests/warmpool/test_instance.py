@@ -222,23 +222,6 @@ def test_a_deadline_that_passes_during_the_run_is_a_504_and_its_batch_still_answ
     assert patient.result().parameters["batch_rows"] == 2
 
 
-def test_a_caller_that_goes_away_does_not_disturb_its_neighbours(instance, pool):
-    body = b'{"instances": [[1, 1, 1, 1]]}'
-    head = f"POST /v1/models/tiny:predict HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with StoppedLane(instance) as lane:
-        first = busy(lane, pool)
-        leaving = [socket.create_connection(("127.0.0.1", instance.port)) for _ in range(4)]
-        for connection in leaving:
-            connection.sendall(head + body)
-        neighbour = pool.submit(instance.infer, "predict", x=np.full((1, 4), 7))
-        wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 5)
-        for connection in leaving:
-            connection.close()
-    assert neighbour.result().outputs["sum"].tolist() == [28.0]
-    first.result()
-    assert instance.infer("predict", x=np.ones((1, 4))).outputs["sum"].tolist() == [4.0]
-
-
 def test_a_burst_of_mixed_requests_is_answered_right_one_by_one(instance, pool):
     names = ["predict", "tokens", "kinds", "scale", "invert"]
     start = threading.Barrier(20)
