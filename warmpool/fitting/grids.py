@@ -198,7 +198,8 @@ class _Seen:
         k, smallest, largest = self._limited(axis)
         points, mass = candidates(sizes, mass, k, smallest, largest)
         arguments: list[Ints] = [points[:, None]] * len(grid)
-        combined = np.array(list(itertools.product(*(grid[one] for one in others))), np.int64).reshape(-1, len(others))
+        combined = np.array(list(itertools.product(*(grid[one] for one in others))), np.int64)
+        combined = combined.reshape(math.prod(counts), len(others))
         for place, one in enumerate(others):
             arguments[one] = combined[None, :, place]
         costs = np.broadcast_to(np.asarray(self._cost(*arguments), np.float64), mass.shape)

@@ -21,6 +21,9 @@ Ints = NDArray[np.int64]
 Cost = Callable[..., Any]
 """What a run takes at these sizes, one argument for each dimension: arrays that broadcast to the result's shape."""
 
+Bucket = tuple[int, ...]
+"""A size for each dimension."""
+
 _BLOCK = 256  # values whose segments are in memory at a time
 
 
@@ -107,10 +110,30 @@ def segment_ends(mass: Floats, costs: Floats, k: int) -> list[int]:
         costs: Of the same shape: what a unit of the class costs in a segment that ends there.
         k: From 1.
     """
+    _, cuts = _solved(mass, costs, min(k, len(mass)))
+    found: list[int] = []
+    end, layer = len(mass), len(cuts) - 1
+    while end > 0:
+        found.append(end - 1)
+        end, layer = int(cuts[layer, end]), layer - 1
+    return found[::-1]
+
+
+def least_costs(mass: Floats, costs: Floats, k: int) -> Floats:
+    """What at most 1, 2, ... k segments cost, of shape `[k]`; arguments as of `segment_ends`."""
+    best, _ = _solved(mass, costs, min(k, len(mass)))
+    return np.concatenate([best[:, -1], np.full(k - len(best), best[-1, -1])])
+
+
+def _solved(mass: Floats, costs: Floats, layers: int) -> tuple[Floats, Ints]:
+    """The tables of the dynamic program.
+
+    `best[j, i]` is what the first i values cost in at most j + 1 segments, and `cuts[j, i]` where the last of these
+    begins.
+    """
     count = len(mass)
-    layers = min(k, count)
     before = np.vstack([np.zeros(mass.shape[1]), np.cumsum(mass, axis=0)])
-    best = np.zeros((layers, count + 1))  # best[j, i]: of the first i values in at most j + 1 segments
+    best = np.zeros((layers, count + 1))
     cuts = np.zeros((layers, count + 1), np.int64)
     for start in range(0, count, _BLOCK):
         stop = min(start + _BLOCK, count)
@@ -122,12 +145,7 @@ def segment_ends(mass: Floats, costs: Floats, k: int) -> list[int]:
             totals = spans + best[layer - 1, :stop]
             cuts[layer, ends + 1] = chosen = np.argmin(totals, axis=1)
             best[layer, ends + 1] = totals[np.arange(len(ends)), chosen]
-    found: list[int] = []
-    end, layer = count, layers - 1
-    while end > 0:
-        found.append(end - 1)
-        end, layer = int(cuts[layer, end]), layer - 1
-    return found[::-1]
+    return best, cuts
 
 
 def weighed(weights: ArrayLike, shape: tuple[int, ...]) -> Floats:
