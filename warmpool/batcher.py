@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 
 from warmpool import messages
 from warmpool.batches import Batch, Part, PartResult
@@ -33,7 +34,8 @@ class Batcher:
     """Waiting parts by the lane that is to run them, and the lanes in order of preference.
 
     A part waits for the first lane that holds a warm executable for it, or for none yet. So what a busy lane or a
-    missing executable holds up is held up alone; what waits where is decided anew when what is warm changes.
+    missing executable holds up is held up alone; what waits where, and in how large pieces, is decided anew when what
+    is warm changes. Where there was no room for a batch, that is less than before.
 
     Args:
         rows_max: Rows that may wait.
@@ -148,17 +150,18 @@ class Batcher:
         self._finished(batch, lane)
         self._pump()
 
-    def failed(self, batch: Batch | None) -> None:
-        """Run a failed batch's parts once more; fail those that had their second chance."""
+    def failed(self, batch: Batch | None, *, out_of_memory: bool = False) -> None:
+        """Run a failed batch's parts once more, smaller where there was no room; fail those that had that chance."""
         for part in batch.parts if batch else ():
             if part.answer.done():
                 continue
-            if batch and not batch.begun:
-                part.runs -= 1  # the lane died of something else
+            if batch and (out_of_memory or not batch.begun):
+                part.runs -= 1  # that says nothing of the part
+            part.shortages += out_of_memory
             if self._closed:
                 part.answer.set_exception(NotWarm(SHUTTING_DOWN))
-            elif part.runs >= RUNS_MAX:
-                part.answer.set_exception(LaneFailed(f"it was run {part.runs} times and failed; the log says why"))
+            elif max(part.runs, part.shortages) >= RUNS_MAX:
+                part.answer.set_exception(LaneFailed(f"it was run {RUNS_MAX} times and failed; the log says why"))
             else:
                 self._place_again(part)
         self.changed()
@@ -188,8 +191,7 @@ class Batcher:
         queue = next((queue for queue in self._queues.values() if all(map(queue.covers, parts))), None)
         if queue is None:
             for part in parts:
-                part.cold = True
-                self._cold[part] = None
+                self._wait_for_load(part)
         elif refusal := self._offer(queue, parts):
             raise Overloaded(f"it would not be answered in time: {refusal.reason}", refusal.retry_after_s)
         self.rows_waiting += rows
@@ -203,14 +205,25 @@ class Batcher:
         return refusal
 
     def _place_again(self, part: Part) -> None:
-        """Let a part that was taken in before wait where it belongs now."""
-        self.rows_waiting += part.rows
+        """Let a part that was taken in before wait where it belongs now, in pieces where fewer rows run together."""
         for queue in self._queues.values():
             if queue.covers(part):
+                self.rows_waiting += part.rows
                 if part.runs or self._offer(queue, [part]):
                     queue.waiting.force(part)
                 return
+            if rows := queue.waiting.rows_max(part.method, part.need):
+                for piece in part.fall_apart(rows):
+                    self._place_again(piece)
+                return
+        self.rows_waiting += part.rows
+        self._wait_for_load(part)
+
+    def _wait_for_load(self, part: Part) -> None:
+        """Let a part wait until something is warm for it; the first lane that can is told to load it."""
+        part.cold = True
         self._cold[part] = None
+        any(lane.want(part.method, part.need) for lane in self._queues)
 
     def _refuse_hopeless(self, part: Part) -> None:
         if not any(lane.may_cover(part.method, part.need) for lane in self._queues):
@@ -244,6 +257,8 @@ class Batcher:
             return True
         for part in batch.parts:
             part.runs += 1
+        for preferred in takewhile(lambda lane: lane is not queue.lane, self._queues):
+            preferred.pass_over(batch)
         try:
             queue.lane.submit(batch)
         except Exception as error:  # what one of them brought cannot be written: alone, each only fails itself
@@ -262,6 +277,8 @@ class Batcher:
 
     def _leave(self, part: Part) -> None:
         """Nobody waits for the part any more: its rows leave at once, if they do not run already."""
+        for piece in part.pieces:
+            self._leave(piece)
         if self._forget(part):
             self.rows_waiting -= part.rows
         if not part.answer.cancel() and not part.answer.cancelled():

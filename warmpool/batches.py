@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,10 +62,44 @@ class Part:
     priority: int = 0
     cold: bool = False
     runs: int = 0
+    shortages: int = 0  # runs for which there was no room
+    pieces: list[Part] = field(default_factory=list)  # what runs in its place
 
     @property
     def rows(self) -> int:
         return self.need[self.method.batch] if self.method.batch else 1
+
+    def cut_into(self, rows: int) -> list[Part]:
+        """Parts of at most so many rows that make up this one, in order."""
+        has_rows = [spec.shape[:1] == (self.method.batch,) for spec in self.method.spec.inputs]
+        return [
+            replace(
+                self,
+                need={**self.need, str(self.method.batch): min(rows, self.rows - row)},
+                inputs=[
+                    array[row : row + rows] if cut else array for array, cut in zip(self.inputs, has_rows, strict=True)
+                ],
+                answer=self.answer.get_loop().create_future(),
+            )
+            for row in range(0, self.rows, rows)
+        ]
+
+    def fall_apart(self, rows: int) -> list[Part]:
+        """The same, to run in its place: once all are answered, or one has failed, so is this one."""
+        self.pieces = self.cut_into(rows)
+        for piece in self.pieces:
+            piece.answer.add_done_callback(self._answered)
+        return self.pieces
+
+    def _answered(self, answer: asyncio.Future[PartResult]) -> None:
+        if self.answer.done() or answer.cancelled():
+            return
+        if error := answer.exception():
+            self.answer.set_exception(error)
+        elif all(piece.answer.done() for piece in self.pieces):
+            results = [piece.answer.result() for piece in self.pieces]
+            slowest = max(results, key=lambda result: result.received_ns)
+            self.answer.set_result(replace(slowest, outputs=joined(results)))
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +123,16 @@ class Batch:
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
+
+    @property
+    def need(self) -> dict[str, int]:
+        """Rows add up, every other dimension is as large as the largest."""
+        need: dict[str, int] = {}
+        for part in self.parts:
+            for name, size in part.need.items():
+                known = need.get(name, 0)
+                need[name] = known + size if name == self.method.batch else max(known, size)
+        return need
 
     @property
     def padded_rows(self) -> int:
@@ -141,6 +185,13 @@ class Batch:
     @property
     def bucket(self) -> str:
         return bucket_name(self.executable.bucket)
+
+
+def joined(results: Sequence[PartResult]) -> list[Array]:
+    """The outputs of parts of one request, put together along their rows."""
+    if len(results) == 1:
+        return results[0].outputs
+    return [np.concatenate(arrays) for arrays in zip(*(result.outputs for result in results), strict=True)]
 
 
 def fill(spec: TensorSpec, destination: Array, sources: Sequence[Array]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from warmpool.arena import dtype_of
 from warmpool.batcher import Batcher
-from warmpool.batches import Array, Part, PartResult
+from warmpool.batches import Array, Part, PartResult, joined
 from warmpool.catalog import Catalog, ServedMethod, ServedModel
 from warmpool.datatypes import OF_DTYPE
 from warmpool.errors import NotFound, NotWarm
@@ -128,7 +128,7 @@ class DataPlane:
         else:
             self.traffic.saw(method, sizes)
             results = await self.batcher.run(self._parts(method, arrays, sizes, timeout_s, priority))
-            outputs = _joined(results)
+            outputs = joined(results)
         named = {method.spec.outputs[index].name: outputs[index] for index in indices}
         return Answer(method=method, outputs=named, parts=results, rows=rows, validated_ns=validated_ns)
 
@@ -151,27 +151,10 @@ class DataPlane:
         step = self.batcher.chunk_rows(method, sizes)
         if method.batch is None or whole.rows <= step:
             return [whole]
-        has_rows = [spec.shape[:1] == (method.batch,) for spec in method.spec.inputs]
-        return [
-            replace(
-                whole,
-                need={**sizes, method.batch: min(step, whole.rows - row)},
-                inputs=[
-                    array[row : row + step] if rows else array for array, rows in zip(arrays, has_rows, strict=True)
-                ],
-                answer=loop.create_future(),
-            )
-            for row in range(0, whole.rows, step)
-        ]
+        return whole.cut_into(step)
 
 
 def metadata(spec: TensorSpec) -> dict[str, Any]:
     """A tensor as V2 metadata has it: dimensions that vary are -1."""
     shape = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
     return {"name": spec.name, "datatype": OF_DTYPE[spec.dtype].name, "shape": shape}
-
-
-def _joined(results: list[PartResult]) -> list[Array]:
-    if len(results) == 1:
-        return results[0].outputs
-    return [np.concatenate(arrays) for arrays in zip(*(result.outputs for result in results), strict=True)]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,30 +15,46 @@ from warmpool import messages
 from warmpool.catalog import ServedMethod
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.load_queue import LoadQueue
+from warmpool.residency import Residency
 from warmpool.selection import Candidate, Sizes, covers
+
+NO_ROOM = "it needs {} bytes with all that has to stay, the lane has {} (lane_memory_bytes_max)"
+
+
+class Mark(NamedTuple):
+    """Why an executable is not to be used, and until when."""
+
+    reason: str
+    until_s: float
 
 
 class Holdings:
     """Of one lane, over all the processes that it consists of in its life.
 
     Attributes:
+        bytes_max: How many bytes it may take, 0 for however many.
         load_plan: What the process is to hold; None until one has said what it is.
         warm: Warm executables, by method.
         warm_count: How many they are.
         cold_reasons: Why an executable is not to become warm, by number.
+        marked: Those for which there was no room where there should have been, by number.
         tried: The content (SHA-256) of what the process tried in vain, by number.
         mapped: The identity of the weights file that it mapped, by version; "" if that failed.
-        loads: What is loaded when.
+        loads: What comes and goes when.
+        residency: What stays in its memory.
     """
 
     def __init__(self) -> None:
+        self.bytes_max = 0
         self.load_plan: LoadPlan | None = None
         self.warm: defaultdict[ServedMethod, list[Candidate]] = defaultdict(list)
         self.warm_count = 0
         self.cold_reasons: dict[int, str] = {}
+        self.marked: dict[int, Mark] = {}
         self.tried: dict[int, str] = {}
         self.mapped: dict[str, str] = {}
         self.loads = LoadQueue()
+        self.residency = Residency()
 
     @property
     def loaded(self) -> bool:
@@ -47,18 +66,45 @@ class Holdings:
         assert self.load_plan is not None
         return self.load_plan.loadables[number]
 
+    def knows(self, number: int) -> bool:
+        """Whether the plan has an executable, which may have been retired."""
+        return self.load_plan is not None and number in self.load_plan.loadables
+
+    def is_warm(self, number: int) -> bool:
+        """Whether an executable is warm."""
+        return self.knows(number) and self.loadable(number).candidate in self.warm[self.loadable(number).method]
+
+    # What is so
+
+    def trouble(self, number: int) -> str:
+        """Why an executable cannot be had now, "" if it can."""
+        if number in self.cold_reasons:
+            return self.cold_reasons[number]
+        if number in self.marked:
+            return self.marked[number].reason
+        if number in self.residency.impossible:
+            return NO_ROOM.format(self.residency.needed_bytes(number), self.residency.bytes_max)
+        return ""
+
+    def state(self, number: int) -> str:
+        """One of "warm", "loading", "evicted" (it is loaded when it is needed), "marked" and "cold"."""
+        if self.is_warm(number):
+            return "warm"
+        if self.trouble(number):
+            return "marked" if number in self.marked else "cold"
+        return "loading" if number in self.residency.held else "evicted"
+
     def minimum(self, model: str) -> list[tuple[Loadable, str | None]]:
-        """The model's minimum set in the plan: "" for what is warm, why for what cannot be, None for what will be."""
-        if self.load_plan is None:
-            return []
+        """The model's minimum set in the plan: why for what cannot be had, None for what is being loaded, else ""."""
+        plan = self.load_plan
         return [
-            (loadable, "" if loadable.candidate in self.warm[loadable.method] else self.cold_reasons.get(number))
-            for number, loadable in self.load_plan.loadables.items()
+            (loadable, None if self.state(number) == "loading" else self.trouble(number))
+            for number, loadable in (plan.loadables.items() if plan else ())
             if loadable.minimum and loadable.method.model == model
         ]
 
     def holds_minimum(self, model: str) -> bool:
-        """Whether all of the model's minimum set is warm."""
+        """Whether all of the model's minimum set is warm, or gave its place to what is used more, and can be loaded."""
         if self.load_plan is None or model in self.load_plan.missing:
             return False
         return all(reason == "" for _, reason in self.minimum(model))
@@ -70,56 +116,104 @@ class Holdings:
         cold = (f"{loadable.title}: {reason}" for loadable, reason in self.minimum(model) if reason)
         return self.load_plan.missing.get(model) or next(cold, "")
 
+    def covering(self, method: ServedMethod, need: Sizes) -> list[Loadable]:
+        """The executables that cover the need and are warm, or may come to be."""
+        plan = self.load_plan
+        return [
+            loadable
+            for number, loadable in (plan.loadables.items() if plan else ())
+            if loadable.method is method and covers(loadable.candidate.bucket, need) and not self.trouble(number)
+        ]
+
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         """Whether it has, or may come to have, an executable that covers the need."""
-        if self.load_plan is None:
-            return True
-        return any(
-            loadable.method is method and number not in self.cold_reasons and covers(loadable.candidate.bucket, need)
-            for number, loadable in self.load_plan.loadables.items()
-        )
+        return self.load_plan is None or bool(self.covering(method, need))
+
+    # What is to be
 
     def begin(self, plan: LoadPlan) -> None:
-        """Nothing is held, all of a plan is to be."""
+        """Nothing is held; all of a plan is to be, as far as there is room."""
         self.load_plan = plan
-        self.cold_reasons = self.loads.begin(plan)
+        self.residency = Residency(self.bytes_max)
+        self.cold_reasons.clear()
+        self._take_in(plan)
 
     def extend(self, plan: LoadPlan) -> None:
         """What a further plan has is to be held, too; its numbers go on where those of the present one end."""
-        assert self.load_plan is not None
-        self.load_plan.loadables |= plan.loadables
-        self.load_plan.missing = plan.missing
-        self.cold_reasons |= self.loads.extend(plan)
+        own = self.load_plan
+        assert own is not None
+        own.loadables |= plan.loadables
+        own.weights |= plan.weights
+        own.missing, own.end = plan.missing, plan.end
+        self._take_in(plan)
 
     def retry(self, number: int, file: Path, content: str) -> bool:
         """Let an executable be loaded that is cold, from a file with this content (its SHA-256).
 
         Returns:
-            Whether it will; not if that very content is what this process tried, or while it has no weights for it.
+            Whether it will, or would if it was needed; not if that very content is what this process tried, or if it
+            has tried the weights in vain.
         """
-        loadable = self.loadable(number)
-        if not self.mapped.get(loadable.message.version) or self.tried.get(number) == content:
+        plan, loadable = self.load_plan, self.loadable(number)
+        assert plan is not None
+        if self.mapped.get(loadable.message.version) == "" or self.tried.get(number) == content:
             return False
         del self.cold_reasons[number]
         self.tried[number] = content
         load = msgspec.structs.replace(loadable.message, artifact_path=os.fspath(file))
-        self.loads.add(load, minimum=loadable.minimum)
+        plan.loadables[number] = replace(loadable, message=load)
+        if self.residency.admit([number]):
+            self._need(load.version)
+            self.loads.add(load, minimum=loadable.minimum)
         return True
 
-    def settle(self, message: messages.Warm | messages.Cold | messages.Mapped) -> None:
-        """Something was tried."""
+    def bring(self, number: int, going: Collection[int], *, asked: bool) -> None:
+        """Load one that is not held before all others, and let others go for it; `asked`: somebody waits for it."""
+        self.residency.bring(number, going, asked=asked)
+        for one in going:
+            self._let_go(self.loadable(one))
+        load = self.loadable(number).message
+        self._need(load.version)
+        self.loads.ask(load)
+
+    def mark(self, number: int, mark: Mark) -> None:
+        """Do not use an executable for a while."""
+        self.marked[number] = mark
+        if number in self.residency.held:
+            self.residency.drop([number])
+            self._let_go(self.loadable(number))
+
+    def retire(self, numbers: Iterable[int]) -> None:
+        """Forget executables for good. What runs goes when it has run."""
+        if self.load_plan is None:
+            return
+        gone = [self.load_plan.loadables.pop(number) for number in numbers]
+        held = [loadable for loadable in gone if loadable.candidate.id in self.residency.held]
+        self.residency.retire(loadable.candidate.id for loadable in gone)
+        for loadable in held:
+            self._let_go(loadable)
+        for loadable in gone:
+            for known in (self.cold_reasons, self.marked, self.tried):
+                known.pop(loadable.candidate.id, None)
+
+    # What has come to be
+
+    def settle(self, message: messages.Settled, now_s: float) -> None:
+        """Something was done."""
         self.loads.settle(message)
         match message:
-            case messages.Warm():
+            case messages.Warm() if self.knows(message.executable) and not self.loads.unloads(message.executable):
                 loadable = self.loadable(message.executable)
                 self.warm[loadable.method].append(loadable.candidate)
                 self.warm_count += 1
-            case messages.Mapped():
+                took_ns = sum(stage.end_ns - stage.start_ns for stage in message.stages)
+                self.residency.loaded(message.executable, took_ns / 1e3, now_s)
+            case messages.Mapped() if not message.out_of_memory:
                 self.mapped[message.version] = message.identity
-            case messages.Cold():
-                self.cold_reasons[message.executable] = message.reason
-                if message.content:
-                    self.tried[message.executable] = message.content
+            case messages.Unmapped():
+                self.mapped.pop(message.version, None)
+            case messages.Cold() if self.knows(message.executable):
+                self._stays_cold(message)
 
     def forget(self, status: int | None) -> None:
         """The process is gone with this status, and all that it held; None: it was ended by us."""
@@ -127,6 +221,49 @@ class Holdings:
         self.warm.clear()
         self.warm_count = 0
         self.cold_reasons.clear()
+        self.marked.clear()
         self.tried.clear()
         self.mapped.clear()
+        self.residency = Residency()
         self.loads.died(status)
+
+    def _take_in(self, plan: LoadPlan) -> None:
+        refused = self.loads.refused(plan)
+        self.cold_reasons |= refused
+        footprints = {number: loadable.footprint for number, loadable in plan.loadables.items()}
+        self.residency.plan(footprints, plan.weights_bytes)
+        self.loads.plan(plan, self.residency.admit(footprints.keys() - refused.keys()))
+
+    def _stays_cold(self, message: messages.Cold) -> None:
+        number = message.executable
+        self.residency.drop([number])
+        if not message.out_of_memory:
+            self.cold_reasons[number] = message.reason
+            if message.content:
+                self.tried[number] = message.content
+        self._release(self.loadable(number).message.version)
+
+    def _let_go(self, loadable: Loadable) -> None:
+        """It is not to be held any more."""
+        if not self.loads.cancel(loadable.message):
+            if loadable.candidate in self.warm[loadable.method]:  # else it is being loaded, and goes right after
+                self.warm[loadable.method].remove(loadable.candidate)
+                self.warm_count -= 1
+            self.loads.ask(messages.Unload(executable=loadable.candidate.id))
+        self._release(loadable.message.version)
+
+    def _need(self, version: str) -> None:
+        """Have weights mapped before what is asked for next."""
+        assert self.load_plan is not None
+        coming = self.loads.brings(version)
+        if not (version in self.mapped if coming is None else coming):
+            self.loads.ask(self.load_plan.weights[version])
+
+    def _release(self, version: str) -> None:
+        """Have weights unmapped that nothing needs any more."""
+        assert self.load_plan is not None
+        if self.residency.needs(version) or self.loads.cancel(self.load_plan.weights[version]):
+            return
+        coming = self.loads.brings(version)
+        if self.mapped.get(version) if coming is None else coming:
+            self.loads.ask(messages.Unmap(version=version))

@@ -83,11 +83,10 @@ class Instance:
         with_catalog = time.time_ns()
         self.dataplane.catalog = await asyncio.to_thread(self.models.read)
         self.cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
-        primary_mode: Mode = "jax" if self._preload == "jax" else "jaxlib"
-        arena_bytes = self.dataplane.catalog.arena_bytes
+        modes: dict[str, Mode] = {"primary": "jax" if self._preload == "jax" else "jaxlib", "cpu": "jaxlib"}
+        sizes = (self.dataplane.catalog.arena_bytes, self.settings.lane_memory_bytes_max)
         self.lanes[:] = [
-            LaneProxy("primary", primary_mode, self._zygote, arena_bytes, self.store.trust, self),
-            LaneProxy("cpu", "jaxlib", self._zygote, arena_bytes, self.store.trust, self),
+            LaneProxy(name, mode, self._zygote, self.store.trust, self, *sizes) for name, mode in modes.items()
         ]
         self.batcher.serve(self.lanes)
         self.lanes[0].start()
@@ -187,8 +186,8 @@ class Instance:
         self.batcher.changed()
 
     def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:
-        if lane.name not in self._starts:  # what was cold is warm after all
-            self._starts[lane.name] = ColdStart(f"{lane.name} lane repair", stages[0].start_ns)
+        if lane.name not in self._starts:  # what was cold, or had to go, is warm after all
+            self._starts[lane.name] = ColdStart(f"{lane.name} lane reload", stages[0].start_ns)
         title = what
         if isinstance(what, Loadable):
             title = what.title
@@ -209,10 +208,15 @@ class Instance:
         self._check_filled(lane)
         self.batcher.changed()
 
+    def cooled(self, lane: LaneProxy) -> None:
+        self._check_ready(lane)
+        self._check_filled(lane)
+        self.batcher.changed()
+
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
         self.batcher.finished(lane, batch, done)
 
-    def failed(self, lane: LaneProxy, batch: Batch | None, reason: str) -> None:
+    def failed(self, lane: LaneProxy, batch: Batch | None, reason: str, *, out_of_memory: bool = False) -> None:
         if batch is not None:
             log.error(
                 "batch failed",
@@ -228,7 +232,7 @@ class Instance:
             self._starts.pop(lane.name, None)
             self.settled.set()
             self._start_cpu_lane()
-        self.batcher.failed(batch)
+        self.batcher.failed(batch, out_of_memory=out_of_memory)
 
     # How it comes up
 

@@ -1,7 +1,7 @@
 """A lane: the process that owns a device and runs warm executables. It never traces, compiles or sees user code.
 
 The main thread waits for a batch, runs it and answers. Two more make executables warm, so that a lane serves while it
-still loads; XLA releases the interpreter lock for all of it.
+still loads, and let go of those that are not to be any more; XLA releases the interpreter lock for all of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cache.artifact import Calling, Header, TensorType, unpack
 from cache.devices import Buffer
 from cache.document import unseal
-from cache.errors import CacheError, Damaged, Foreign
+from cache.errors import CacheError, Damaged, Foreign, OutOfMemory
 from cache.executable import Executable, Runtime
 from cache.ingredients import differences, digest_ingredients
 from cache.key import made_for
@@ -37,10 +37,10 @@ from warmpool import messages
 from warmpool.arena import Arena, Region, regions
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.manifest import Manifest, manifest_path
+from warmpool.process_memory import give_back, resident_bytes
 from warmpool.weights import WeightsFile
 
 LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _REASON_CHARACTERS_MAX = 4000  # what an artifact says of itself may be longer than a datagram
 
 
@@ -74,26 +74,32 @@ class Lane:
         self.channel = channel
         self.warm: dict[int, _Warm] = {}
         self.weights: dict[str, Future[_Weights]] = {}
-        self._loads: queue.SimpleQueue[messages.Load | messages.Weights] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[messages.Work] = queue.SimpleQueue()
 
     def serve(self, stages: list[messages.Stage]) -> None:
         """Say hello with the stages so far, then answer messages until told to stop or the front is gone."""
-        self._send(messages.Hello(fingerprint=dict(self.fingerprint.ingredients), stages=stages))
+        self._send(
+            messages.Hello(
+                fingerprint=dict(self.fingerprint.ingredients),
+                stages=stages,
+                memory_bytes_max=self.runtime.devices.memory_bytes_max,
+            )
+        )
         for number in range(LOADERS):
-            threading.Thread(target=self._load_all, name=f"loader {number}", daemon=True).start()
+            threading.Thread(target=self._work_off, name=f"loader {number}", daemon=True).start()
         while data := self.channel.recv(MESSAGE_BYTES_MAX):
             match messages.decode_from_front(data):
                 case messages.Run() as run:
                     self._send(self._run(self.warm[run.executable]))
-                case messages.Weights() as weights:
-                    self.weights[weights.version] = Future()
-                    self._loads.put(weights)
-                case messages.Load() as load:
-                    self._loads.put(load)
                 case messages.Ask():
                     self._send(self._answer())
                 case messages.Stop():
                     return
+                case messages.Weights() as weights:
+                    self.weights[weights.version] = Future()
+                    self._work.put(weights)
+                case work:
+                    self._work.put(work)
 
     def _run(self, warm: _Warm) -> messages.Done | messages.Failed:
         start_ns = time.time_ns()
@@ -103,17 +109,31 @@ class Lane:
             for region, result in zip(warm.outputs, warm.executable.run(arguments), strict=True):
                 np.copyto(self.arena.array(region), result, casting="no")
         except CacheError as error:
-            return messages.Failed(reason=str(error))
+            return messages.Failed(reason=str(error), out_of_memory=isinstance(error, OutOfMemory))
         return messages.Done(start_ns=start_ns, end_ns=time.time_ns())
 
-    def _load_all(self) -> None:
+    def _work_off(self) -> None:
         try:
             while True:
-                load = self._loads.get()
-                self._send(self._map(load) if isinstance(load, messages.Weights) else self._load(load))
+                self._send(self._worked(self._work.get()))
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
             os._exit(1)  # a lane that cannot load is not a lane: the front starts another
+
+    def _worked(self, work: messages.Work) -> messages.Settled:
+        match work:
+            case messages.Weights():
+                return self._map(work)
+            case messages.Load():
+                return self._load(work)
+            case messages.Unload():
+                self.warm.pop(work.executable, None)  # it may have stayed cold
+                give_back()
+                return messages.Unloaded(executable=work.executable)
+            case messages.Unmap():
+                del self.weights[work.version]
+                give_back()
+                return messages.Unmapped(version=work.version)
 
     def _map(self, message: messages.Weights) -> messages.Mapped:
         stages: list[messages.Stage] = []
@@ -127,8 +147,9 @@ class Lane:
                     identity = file.identity
         except (CacheError, OSError, ValueError, TypeError, OverflowError) as error:  # no such dtype, no such size
             reason = f"its weights cannot be mapped: {_reason(error)}"
-            self.weights[message.version].set_exception(CacheError(reason))
-            return messages.Mapped(version=message.version, stages=stages, reason=reason)
+            short = isinstance(error, OutOfMemory)
+            self.weights[message.version].set_exception((OutOfMemory if short else CacheError)(reason))
+            return messages.Mapped(version=message.version, stages=stages, reason=reason, out_of_memory=short)
         types = tuple(TensorType(one.dtype, one.shape) for one in spec.tensors)
         self.weights[message.version].set_result(_Weights(buffers, types))
         return messages.Mapped(version=message.version, stages=stages, identity=identity)
@@ -155,7 +176,10 @@ class Lane:
             with _staged(stages, "first run"):
                 self._first_run(warm)
         except (CacheError, OSError) as error:
-            return messages.Cold(executable=load.executable, reason=_reason(error), content=content)
+            short = isinstance(error, OutOfMemory)
+            return messages.Cold(
+                executable=load.executable, reason=_reason(error), content=content, out_of_memory=short
+            )
         self.warm[load.executable] = warm
         return messages.Warm(executable=load.executable, stages=stages)
 
@@ -181,8 +205,7 @@ class Lane:
             raise CacheError(f"the executable's results are {found}, the manifest says {declared}")
 
     def _answer(self) -> messages.Answer:
-        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return messages.Answer(compiles=self.runtime.compiles(), resident_bytes=resident_pages * _PAGE_BYTES)
+        return messages.Answer(compiles=self.runtime.compiles(), resident_bytes=resident_bytes())
 
     def _send(self, message: messages.FromLane) -> None:
         self.channel.send(messages.encode(message))

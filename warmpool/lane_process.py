@@ -49,6 +49,8 @@ class LaneProcess:
         self._doomed = False
         self._channel: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._answers: list[asyncio.Future[messages.Answer | None]] = []
 
     @property
     def there(self) -> bool:
@@ -71,6 +73,7 @@ class LaneProcess:
     def start(self, argument: dict[str, Any], descriptor: int) -> None:
         """Fork it. What the zygote raises is passed on."""
         self._doomed = False
+        self._over.clear()
         self._channel = self._zygote.current.fork(
             "warmpool.lane:main",
             argument,
@@ -86,6 +89,29 @@ class LaneProcess:
         # Where it has died, reading its end of file is about to handle everything.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(messages.encode(message))
+
+    async def ask(self, wait_s_max: float) -> messages.Answer | None:
+        """What it says of itself; None if it dies, or is in the middle of a batch for longer."""
+        if self.pid is None:
+            return None
+        answer: asyncio.Future[messages.Answer | None] = self._loop.create_future()
+        self._answers.append(answer)
+        if len(self._answers) == 1:
+            self.send(messages.Ask())
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), wait_s_max)
+        except TimeoutError:
+            return None
+
+    async def stop(self, wait_s_max: float) -> None:
+        """End it: first asked, then killed."""
+        if not self.there:
+            return
+        self.send(messages.Stop())
+        try:
+            await asyncio.wait_for(self._over.wait(), wait_s_max)
+        except TimeoutError:
+            self.kill()
 
     def end(self) -> None:
         """Kill it, if there is one, as soon as it is known by number; what it is doing is not to blame."""
@@ -125,6 +151,8 @@ class LaneProcess:
                 self._end_doomed()
             case messages.Gone():
                 self._gone(message.exit)
+            case messages.Answer():
+                self._answered(message)
             case _:
                 self._heard(message)
 
@@ -132,9 +160,17 @@ class LaneProcess:
         if self._doomed:
             self.kill()
 
+    def _answered(self, message: messages.Answer | None) -> None:
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            if not answer.done():
+                answer.set_result(message)
+
     def _gone(self, status: int) -> None:
         assert self._channel is not None
+        self._answered(None)
         self._loop.remove_reader(self._channel)
         self._channel.close()
         self._channel, self.pid = None, None
+        self._over.set()
         self._ended(None if self._doomed else status)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +22,13 @@ from warmpool.backoff import backoff_s
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings
+from warmpool.lane_memory import LaneMemory
 from warmpool.lane_process import LaneProcess
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.scheduling.cost_model import CostModel
 from warmpool.selection import Sizes
 from warmpool.standing_zygote import StandingZygote
+from warmpool.watcher import Watcher
 
 if TYPE_CHECKING:
     from cache.executable import Mode
@@ -35,36 +39,25 @@ RESTART_DELAY_S = 0.1
 RESTART_DELAY_S_MAX = 5.0
 
 
-class Watcher(Protocol):
-    """Who is told what happens in a lane."""
-
-    def hello(self, lane: LaneProxy, fingerprint: dict[str, str], stages: list[messages.Stage]) -> None:
-        """The lane has a client of this fingerprint; it waits for `LaneProxy.load`."""
-
-    def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:
-        """The lane warmed an executable, or mapped weights; it may now take batches that it could not before."""
-
-    def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
-        """An executable cannot be made warm."""
-
-    def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
-        """The results lie in the lane's arena; the lane takes the next batch when this returns."""
-
-    def failed(self, lane: LaneProxy, batch: Batch | None, reason: str) -> None:
-        """A run failed, or the lane died (with or without a batch)."""
-
-
 class LaneProxy:
     """One lane, over all the processes that it consists of in its life.
 
     Attributes:
-        held: What it holds, and is to hold.
+        held: What it holds, and is to.
         costs: What its batches take.
+        memory: What comes back, and what goes for it.
         warmed: Is set once everything was tried.
     """
 
     def __init__(
-        self, name: str, mode: Mode, zygote: StandingZygote, arena_bytes: int, trust: Trust, watcher: Watcher
+        self,
+        name: str,
+        mode: Mode,
+        zygote: StandingZygote,
+        trust: Trust,
+        watcher: Watcher,
+        arena_bytes: int,
+        memory_bytes_max: int = 0,
     ) -> None:
         self.name = name
         self.mode = mode
@@ -72,6 +65,7 @@ class LaneProxy:
         self.arena = Arena.create(arena_bytes)
         self.held = Holdings()
         self.costs = CostModel()
+        self.memory = LaneMemory(self.held, self.costs)
         self.batch: Batch | None = None
         self.restarts = 0
         self.started_ns = 0
@@ -80,15 +74,15 @@ class LaneProxy:
         self._process = LaneProcess(name, zygote, self._heard, self._died)
         self._trust = trust
         self._watcher = watcher
+        self._memory_bytes_max = memory_bytes_max
+        self._running: Loadable | None = None
+        self._look: asyncio.Handle | None = None
         self._runs_begun = 0
         self._loop = asyncio.get_running_loop()
         self._early_deaths = 0
-        self._answers: list[asyncio.Future[messages.Answer | None]] = []
-        self._ended: asyncio.Future[None] = self._loop.create_future()
 
     def __repr__(self) -> str:
-        warm, busy = self.held.warm_count, self.batch is not None
-        return f"<LaneProxy {self.name} {self.state} pid={self.pid} {warm=} {busy=}>"
+        return f"<LaneProxy {self.name} {self.state} pid={self.pid} warm={self.held.warm_count} {self.batch=}>"
 
     @property
     def pid(self) -> int | None:
@@ -123,13 +117,41 @@ class LaneProxy:
         if self.state != "stopped":
             self.held.extend(plan)
             self._load_on()
+            self.memory.ask_for_minimum(plan.loadables)
+            self._make_room()
 
     def retry(self, number: int, file: Path, content: str) -> bool:
         """Load an executable that is cold now, see `Holdings.retry`; whether it will."""
         if self.state == "stopped" or not self.held.retry(number, file, content):
             return False
+        self.memory.ask_for_minimum([number])
         self._load_on()
+        self._make_room()
         return True
+
+    def want(self, method: ServedMethod, need: Sizes) -> bool:
+        """Have an executable loaded that covers a need, if there is one and it had to go, or never had room.
+
+        Idempotent. Returns whether there is one, warm, on its way or to be loaded now.
+        """
+        there = self.state != "stopped" and self.memory.ask(method, need)
+        if there:
+            self._look_at(self._loop.time())
+        return there
+
+    def pass_over(self, batch: Batch) -> None:
+        """A batch is to run on another lane, which would have run on this one if it had not let go of so much."""
+        if self.memory.passes(batch.method, batch.need, batch.predicted_us, self._loop.time()):
+            self._look_at(self._loop.time())
+
+    def retire(self, numbers: Iterable[int]) -> None:
+        """Forget executables for good: no batch gets them any more, and they go as soon as none runs on them.
+
+        Those that the lane does not know, perhaps because another process has taken its place, are passed over.
+        """
+        self.held.retire(number for number in numbers if self.held.knows(number))
+        self._load_more()
+        self._watcher.cooled(self)
 
     def replace(self, trust: Trust) -> None:
         """Put a process with this trust in the place of the one that runs. `warmed` is set once it has tried all.
@@ -155,86 +177,97 @@ class LaneProxy:
         loadable = self.held.loadable(batch.executable.id)
         batch.fill([self.arena.array(region) for region in loadable.inputs])
         batch.sent_ns = time.time_ns()
-        self.batch = batch
+        self.batch, self._running = batch, loadable
         self._runs_begun = self.arena.runs_begun
         self._process.send(messages.Run(executable=loadable.candidate.id))
+        if self.memory.runs(loadable.candidate.id, batch.need, self._loop.time()):
+            self._look_at(self._loop.time())
 
     def results(self, batch: Batch) -> list[np.ndarray]:
-        """Views of the results in the arena, valid until the next batch is submitted."""
-        return [self.arena.array(region) for region in self.held.loadable(batch.executable.id).outputs]
+        """Views of the results of the last batch in the arena, valid until the next one is submitted."""
+        assert self._running is not None, batch
+        return [self.arena.array(region) for region in self._running.outputs]
 
     async def ask(self, wait_s_max: float) -> messages.Answer | None:
         """What the process says of itself; None if it dies, or is in the middle of a batch for longer."""
-        if self.pid is None:
-            return None
-        answer: asyncio.Future[messages.Answer | None] = self._loop.create_future()
-        self._answers.append(answer)
-        if len(self._answers) == 1:
-            self._process.send(messages.Ask())
-        try:
-            return await asyncio.wait_for(asyncio.shield(answer), wait_s_max)
-        except TimeoutError:
-            return None
+        return await self._process.ask(wait_s_max)
 
     async def stop(self, wait_s_max: float) -> None:
         """End the process: first asked, then killed."""
         self.state = "stopped"
-        if not self._process.there:
-            return
-        self._process.send(messages.Stop())
-        try:
-            await asyncio.wait_for(asyncio.shield(self._ended), wait_s_max)
-        except TimeoutError:
-            self._process.kill()
+        await self._process.stop(wait_s_max)
 
     def _heard(self, message: messages.FromLane) -> None:
         match message:
             case messages.Done() | messages.Failed():
                 self._settle(message)
-            case messages.Warm() | messages.Cold() | messages.Mapped():
-                self._acknowledge(message)
             case messages.Loading():
                 self.held.loads.begun(message)
             case messages.Hello():
+                self.held.bytes_max = self._memory_bytes_max or message.memory_bytes_max
                 self._watcher.hello(self, message.fingerprint, message.stages)
-            case messages.Answer():
-                self._answered(message)
+            case messages.Mapped() | messages.Warm() | messages.Cold() | messages.Unloaded() | messages.Unmapped():
+                self._acknowledge(message)
 
     def _settle(self, message: messages.Done | messages.Failed) -> None:
         batch, self.batch = self.batch, None
         assert batch is not None, self
+        assert self._running is not None, self
         if isinstance(message, messages.Failed):
-            self._watcher.failed(self, batch, message.reason)
+            if message.out_of_memory:
+                self._short(self._running, message.reason)
+            self._watcher.failed(self, batch, message.reason, out_of_memory=message.out_of_memory)
         else:
             self.batches_run += 1
             self._watcher.finished(self, batch, message)
-        self._load_more()
+        self._make_room()
 
-    def _answered(self, message: messages.Answer | None) -> None:
-        answers, self._answers = self._answers, []
-        for answer in answers:
-            if not answer.done():
-                answer.set_result(message)
-
-    def _acknowledge(self, message: messages.Warm | messages.Cold | messages.Mapped) -> None:
-        self.held.settle(message)
-        self._load_more()
+    def _acknowledge(self, message: messages.Settled) -> None:
+        self.held.settle(message, self._loop.time())
+        self._make_room()
         match message:
-            case messages.Warm():
+            case messages.Warm() if self.held.is_warm(message.executable):
                 self._watcher.progressed(self, self.held.loadable(message.executable), message.stages)
             case messages.Mapped():
                 if message.reason:
                     log.error("weights cannot be mapped", extra={"version": message.version, "reason": message.reason})
                 self._watcher.progressed(self, f"weights {message.version}", message.stages)
-            case messages.Cold():
+            case messages.Cold(out_of_memory=True) if self.held.knows(message.executable):
+                self._short(self.held.loadable(message.executable), message.reason)
+                self._watcher.cooled(self)
+            case messages.Cold() if self.held.knows(message.executable):
                 self._watcher.damaged(self, self.held.loadable(message.executable), message.reason)
+
+    def _short(self, loadable: Loadable, reason: str) -> None:
+        log.error("out of memory", extra={"lane": self.name, "executable": loadable.title, "reason": reason})
+        self.memory.short(loadable, reason, self._loop.time())
+        self._look_at(self._loop.time())
+
+    @property
+    def _running_number(self) -> int | None:
+        return self.batch.executable.id if self.batch else None
+
+    def _look_at(self, time_s: float) -> None:
+        """See next at this time what can come."""
+        if self._look is not None:
+            self._look.cancel()
+        self._look = self._loop.call_at(time_s, self._make_room)
+
+    def _make_room(self) -> None:
+        """Let come what may by now, and let go what has to for that."""
+        cooled = self.memory.make_room(self._running_number, self._loop.time())
+        self._load_more()
+        if cooled:
+            self._watcher.cooled(self)
+        if (again_s := self.memory.again_s(self._loop.time())) < math.inf:
+            self._look_at(again_s)
 
     def _load_on(self) -> None:
         self.state = "loading"
         self._load_more()
 
     def _load_more(self) -> None:
-        for work in self.held.loads.take(busy=self.batch is not None):
+        for work in self.held.loads.take(running=self._running_number):
             self._process.send(work)
         if self.held.loaded and self.state == "loading":
             self.state = "warm"
@@ -244,21 +277,17 @@ class LaneProxy:
     def _died(self, status: int | None) -> None:
         replaced = status is None
         self.held.forget(status)
+        self.memory.forget()
         self.warmed.clear()
-        self._answered(None)
         batch, self.batch = self.batch, None
         if batch is not None:
             batch.begun = self.arena.runs_begun > self._runs_begun and not replaced
         if self.state == "stopped":
-            if not self._ended.done():
-                self._ended.set_result(None)
             if batch is not None:
                 self._watcher.failed(self, batch, "the instance is shutting down")
             return
-        if replaced:
-            log.info("lane is replaced", extra={"lane": self.name})
-        else:
-            log.error("lane died", extra={"lane": self.name, "status": status})
+        level, what = (logging.INFO, "lane is replaced") if replaced else (logging.ERROR, "lane died")
+        log.log(level, what, extra={"lane": self.name, "status": status})
         self.restarts += 1
         self._restart_later()
         how = "was replaced" if replaced else f"died with status {status}"

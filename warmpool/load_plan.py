@@ -18,11 +18,13 @@ from warmpool import messages
 from warmpool.arena import Region, regions
 from warmpool.catalog import ServedMethod, ServedModel, load_order, read_target
 from warmpool.manifest import ExecutableSpec, Target, bucket_name, executable_path
+from warmpool.residency import Footprint
 from warmpool.selection import Candidate
 
 log = logging.getLogger(__name__)
 
 SPARE_BYTES = 8 << 20
+CODE_BYTES_A_STORED_BYTE = 25  # where nobody measured: on a CPU it was 17 to 30
 NOT_PUBLISHED = "it was not published for this kind of machine; publish it on one"
 
 
@@ -36,6 +38,7 @@ class Loadable:
     minimum: bool
     inputs: list[Region]
     outputs: list[Region]
+    footprint: Footprint
 
     @property
     def title(self) -> str:
@@ -58,30 +61,33 @@ class LoadPlan:
     """What a lane of one fingerprint is to hold.
 
     `work` is in load order; `missing` says why a model is not part of it, `absent` why an executable cannot be loaded.
-    Executables are numbered from `first` on.
+    Executables are numbered; the next one would get the number `end`, and none is ever given twice.
     """
 
-    first: int = 0
+    end: int = 0
     work: list[messages.Weights | messages.Load] = field(default_factory=list)
+    weights: dict[str, messages.Weights] = field(default_factory=dict)
+    weights_bytes: dict[str, int] = field(default_factory=dict)
     loadables: dict[int, Loadable] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     absent: dict[int, str] = field(default_factory=dict)
 
     def add_weights(self, model: ServedModel, verified: str) -> None:
         """Plan a version's weights; `verified` names the file that was verified, if it was."""
-        self.work.append(
-            messages.Weights(
-                version=model.key,
-                manifest_path=str(model.manifest_file),
-                weights_path=str(model.weights_file),
-                verified=verified,
-            )
+        message = messages.Weights(
+            version=model.key,
+            manifest_path=str(model.manifest_file),
+            weights_path=str(model.weights_file),
+            verified=verified,
         )
+        self.work.append(message)
+        self.weights[model.key] = message
+        self.weights_bytes[model.key] = model.manifest.weights.size_bytes
 
     def add(self, model: ServedModel, spec: ExecutableSpec, artifact_file: str, absent: str = "") -> None:
         """Plan an executable; `absent` says why there is nothing to load."""
         method = model.methods[spec.method]
-        number = self.first + len(self.loadables)
+        number, self.end = self.end, self.end + 1
         inputs, outputs = method.inputs_of(spec.bucket), method.outputs_of(spec.bucket)
         message = messages.Load(
             executable=number,
@@ -94,6 +100,7 @@ class LoadPlan:
             bytes_max=2 * spec.size_bytes + SPARE_BYTES,  # made anew since, it may have another size, but not any
         )
         placed = regions(inputs)
+        results = regions(outputs, placed[-1].end if placed else 0)
         if absent:
             self.absent[number] = absent
         else:
@@ -104,7 +111,8 @@ class LoadPlan:
             message=message,
             minimum=spec.minimum,
             inputs=placed,
-            outputs=regions(outputs, placed[-1].end if placed else 0),
+            outputs=results,
+            footprint=_footprint(model.key, spec, max((region.end for region in (*placed, *results)), default=0)),
         )
 
 
@@ -129,7 +137,7 @@ def plan_loads(
         first: number of the first executable.
         far: whether a file may have to be downloaded first: many are then asked for at a time, the minimum sets first.
     """
-    plan = LoadPlan(first)
+    plan = LoadPlan(end=first)
     targets: dict[str, Target] = {}
     by_key = {model.key: model for model in models}
     for key, model in by_key.items():
@@ -155,3 +163,14 @@ def plan_loads(
             plan.add(model, spec, "", absent=told(file))
             log.error("executable is missing", extra={"model": model.key, "reason": str(file)})
     return plan
+
+
+def _footprint(version: str, spec: ExecutableSpec, tensor_bytes: int) -> Footprint:
+    """As it was measured; what was not is taken to be as large as its tensors, or in proportion to what is stored."""
+    code, temp = (spec.memory.code, spec.memory.temp) if spec.memory else (0, tensor_bytes)
+    return Footprint(
+        version=version,
+        held_bytes=code or spec.size_bytes * CODE_BYTES_A_STORED_BYTE,
+        run_bytes=temp + tensor_bytes,
+        minimum=spec.minimum,
+    )

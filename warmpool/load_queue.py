@@ -1,4 +1,7 @@
-"""What of a lane's plan is loaded now, and what next. Decisions only: the messages it gives are the lane's to send.
+"""What comes into a lane's memory now, what leaves it, and what next. Decisions only: the lane sends the messages.
+
+What is asked for is done before the rest of the plan, in the order in which it was asked for. Nothing comes while
+anything leaves, or is to leave before it: what leaves makes the room for it.
 
 One load at a time while the minimum set is not done, since two would slow each other; then as many as the lane has
 loaders for. What was being loaded when a lane died is a suspect: the next one loads it alone, and runs nothing beside
@@ -10,11 +13,13 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, deque
+from collections.abc import Collection
 
 from warmpool import messages
 from warmpool.load_plan import LoadPlan
 
-Work = messages.Weights | messages.Load
+Come = messages.Weights | messages.Load
+Go = messages.Unload | messages.Unmap
 
 DEATHS_MAX = 2
 DIED = f"lanes died {DEATHS_MAX} times while they loaded it"
@@ -26,8 +31,9 @@ class LoadQueue:
     """The loads of one lane, over all the processes that it consists of in its life."""
 
     def __init__(self) -> None:
-        self._work: deque[Work] = deque()
-        self._in_flight: list[Work] = []
+        self._asked: deque[messages.Work] = deque()
+        self._planned: deque[messages.Work] = deque()
+        self._in_flight: list[messages.Work] = []
         self._minimum: set[int] = set()
         self._deaths: Counter[str] = Counter()
         self._crashes: Counter[tuple[str, str]] = Counter()  # by key and content
@@ -36,41 +42,59 @@ class LoadQueue:
     @property
     def alone(self) -> bool:
         """Whether a suspect is loaded or the next to be, beside which nothing is to run."""
-        return any(map(self._suspect, self._in_flight or [*self._work][:1]))
+        return any(map(self._suspect, self._in_flight or self._waiting()[:1]))
 
     @property
     def finished(self) -> bool:
         """Whether everything was tried."""
-        return not self._work and not self._in_flight
+        return not self._asked and not self._planned and not self._in_flight
 
-    def begin(self, plan: LoadPlan) -> dict[int, str]:
-        """Start over with a plan; why some of its executables will not be tried, by number."""
-        self._work.clear()
-        self._in_flight = []
-        self._loading.clear()
-        self._minimum.clear()
-        return self.extend(plan)
+    @property
+    def loading(self) -> set[int]:
+        """Executables that the lane is loading."""
+        return {work.executable for work in self._in_flight if isinstance(work, messages.Load)}
 
-    def extend(self, plan: LoadPlan) -> dict[int, str]:
-        """Load what a further plan has, too; why some of its executables will not be tried, by number."""
+    def refused(self, plan: LoadPlan) -> dict[int, str]:
+        """Why some executables of a plan will not be tried, by number."""
         refused = dict(plan.absent)
         for number, loadable in plan.loadables.items():
             if self.gave_up(loadable.message.key):
                 refused[number] = DIED
             elif self.gave_up(loadable.message.version):
                 refused[number] = f"lanes died {DEATHS_MAX} times while they mapped its weights"
-        self._work.extend(work for work in plan.work if not (_executable(work) in refused or self.gave_up(_key(work))))
-        self._minimum |= {
-            number for number, loadable in plan.loadables.items() if loadable.minimum and number not in refused
-        }
         return refused
+
+    def plan(self, plan: LoadPlan, numbers: Collection[int]) -> None:
+        """Load these executables of a plan, in its order, and the weights that they need."""
+        versions = {plan.loadables[number].message.version for number in numbers}
+        for work in plan.work:
+            wanted = work.version in versions if isinstance(work, messages.Weights) else work.executable in numbers
+            if wanted and not self.gave_up(_key(work)):
+                self._planned.append(work)
+        self._minimum |= {number for number in numbers if plan.loadables[number].minimum}
 
     def add(self, load: messages.Load, *, minimum: bool) -> None:
         """Load one executable more. If lanes died while they loaded it, it is given up again after one death more."""
         self._deaths[load.key] = min(self._deaths[load.key], DEATHS_MAX - 1)
         if minimum:
             self._minimum.add(load.executable)
-        self._work.append(load)
+        self._planned.append(load)
+
+    def ask(self, work: messages.Work) -> None:
+        """Do this before the rest of the plan and after what was asked for before; if it is of the plan it is moved."""
+        if work in self._planned:
+            self._planned.remove(work)
+        self._asked.append(work)
+
+    def cancel(self, work: Come) -> bool:
+        """Do not do what is not under way yet; whether it was to be done."""
+        for waiting in (self._asked, self._planned):
+            if work in waiting:
+                waiting.remove(work)
+                if isinstance(work, messages.Load):
+                    self._minimum.discard(work.executable)
+                return True
+        return False
 
     def gave_up(self, key: str) -> bool:
         """Whether lanes died so often while they loaded it, or mapped a version's weights, that it is not tried now."""
@@ -82,13 +106,25 @@ class LoadQueue:
 
     def holds(self, key: str) -> bool:
         """Whether it is loaded now, or will be."""
-        return any(_key(work) == key for work in (*self._in_flight, *self._work))
+        return any(_key(work) == key for work in (*self._in_flight, *self._waiting()))
 
-    def take(self, *, busy: bool = False) -> list[Work]:
-        """What to send to the lane now; `busy`: it runs a batch."""
-        taken: list[Work] = []
-        while self._work and len(self._in_flight) < self._in_flight_max() and not (busy and self.alone):
-            taken.append(self._work.popleft())
+    def brings(self, version: str) -> bool | None:
+        """Whether what is under way or was asked for maps weights in the end; None if it does not concern them."""
+        found = None
+        for work in (*self._in_flight, *self._asked):
+            if _maps(work, version) or work == messages.Unmap(version=version):
+                found = isinstance(work, messages.Weights)
+        return found
+
+    def unloads(self, executable: int) -> bool:
+        """Whether an executable is to go, or is going."""
+        return any(work == messages.Unload(executable=executable) for work in (*self._in_flight, *self._asked))
+
+    def take(self, *, running: int | None = None) -> list[messages.Work]:
+        """What to send to the lane now; `running`: the executable that runs a batch there."""
+        taken: list[messages.Work] = []
+        while self._may_take(running):
+            taken.append((self._asked or self._planned).popleft())
             self._in_flight.append(taken[-1])
         return taken
 
@@ -96,56 +132,86 @@ class LoadQueue:
         """The lane begins to load what it read."""
         self._loading[message.executable] = message.content
 
-    def settle(self, message: messages.Warm | messages.Cold | messages.Mapped) -> None:
+    def settle(self, message: messages.Settled) -> None:
         """The lane is done with one of them."""
-        if isinstance(message, messages.Mapped):
-            del self._deaths[message.version]
-            self._in_flight = [work for work in self._in_flight if not _maps(work, message.version)]
-            return
-        for work in self._in_flight:
-            if isinstance(work, messages.Load) and work.executable == message.executable:
+        match message:
+            case messages.Mapped():
+                del self._deaths[message.version]
+                done = [work for work in self._in_flight if _maps(work, message.version)]
+            case messages.Unmapped():
+                done = [messages.Unmap(version=message.version)]
+            case messages.Unloaded():
+                done = [messages.Unload(executable=message.executable)]
+            case _:
+                done = [work for work in self._in_flight if _loads(work, message.executable)]
+                self._minimum.discard(message.executable)
+        for work in done:
+            self._in_flight.remove(work)
+            if isinstance(work, messages.Load):
                 del self._deaths[work.key]  # it does not kill: what did was something else
                 del self._crashes[work.key, self._loading.pop(work.executable, "")]
-        self._in_flight = [work for work in self._in_flight if not _loads(work, message.executable)]
-        self._minimum.discard(message.executable)
 
     def died(self, status: int | None) -> None:
         """The lane is gone with this status, perhaps because of what it was loading; None: certainly not for that."""
+        coming = [work for work in self._in_flight if isinstance(work, Come)]
         if status is not None:
-            self._deaths.update(set(map(_key, self._in_flight)))  # two loads of one executable are one suspect
+            self._deaths.update(set(map(_key, coming)))  # two loads of one executable are one suspect
         if status in CRASHES:
-            loads = [work for work in self._in_flight if isinstance(work, messages.Load)]
+            loads = [work for work in coming if isinstance(work, messages.Load)]
             self._crashes.update({(one.key, self._loading[one.executable]) for one in loads if self._began(one)})
-        self._work.clear()
+        self._asked.clear()
+        self._planned.clear()
         self._in_flight = []
         self._loading.clear()
+        self._minimum.clear()
 
     def _began(self, load: messages.Load) -> bool:
         return load.executable in self._loading
 
-    def _suspect(self, work: Work) -> bool:
+    def _waiting(self) -> list[messages.Work]:
+        return [*self._asked, *self._planned]
+
+    def _suspect(self, work: messages.Work) -> bool:
         return self._deaths[_key(work)] > 0
 
-    def _in_flight_max(self) -> int:
-        suspect = any(map(self._suspect, self._next_and_in_flight()))
-        return 1 if self._minimum or suspect else messages.LOADS_IN_FLIGHT_MAX
-
-    def _next_and_in_flight(self) -> list[Work]:
-        return [*self._in_flight, self._work[0]]
-
-
-def _key(work: Work) -> str:
-    """What names it over all processes of a lane."""
-    return work.version if isinstance(work, messages.Weights) else work.key
-
-
-def _executable(work: Work) -> int | None:
-    return work.executable if isinstance(work, messages.Load) else None
+    def _may_take(self, running: int | None) -> bool:
+        if not self._asked and not self._planned:
+            return False
+        following = (self._asked or self._planned)[0]
+        if any(_waits_for(following, work) for work in self._in_flight):
+            return False
+        if isinstance(following, messages.Unload) and following.executable == running:
+            return False
+        suspect = any(map(self._suspect, (*self._in_flight, following)))
+        if len(self._in_flight) >= (1 if self._minimum or suspect else messages.LOADS_IN_FLIGHT_MAX):
+            return False
+        return running is None or not self.alone
 
 
-def _maps(work: Work, version: str) -> bool:
+def _key(work: messages.Work) -> str:
+    """What names it over all processes of a lane, "" for what goes: no lane is suspected to have died of that."""
+    match work:
+        case messages.Weights():
+            return work.version
+        case messages.Load():
+            return work.key
+        case _:
+            return ""
+
+
+def _maps(work: messages.Work, version: str) -> bool:
     return isinstance(work, messages.Weights) and work.version == version
 
 
-def _loads(work: Work, executable: int) -> bool:
+def _waits_for(following: messages.Work, work: messages.Work) -> bool:
+    match following:
+        case messages.Unload():
+            return _loads(work, following.executable)
+        case messages.Unmap():
+            return isinstance(work, Come) and work.version == following.version
+        case _:
+            return isinstance(work, Go)
+
+
+def _loads(work: messages.Work, executable: int) -> bool:
     return isinstance(work, messages.Load) and work.executable == executable

@@ -1,11 +1,11 @@
 """What the front and a lane say to each other, one JSON datagram a message; tensors travel through the arena.
 
-    front -> lane   Weights, Load, Run, Ask, Stop
-    lane -> front   Hello once, then Mapped for Weights, perhaps Loading and then Warm or Cold for every Load, Done or
-    Failed for every Run, Answer for every Ask
+    front -> lane   Weights, Load, Unload, Unmap, Run, Ask, Stop
+    lane -> front   Hello once, then Mapped for Weights, perhaps Loading and then Warm or Cold for every Load, Unloaded
+    and Unmapped for what is to go, Done or Failed for every Run, Answer for every Ask
 
 The zygote adds {"pid"} before and {"exit"} after. The kernel queues only about ten datagrams a socket, so the front
-keeps at most LOADS_IN_FLIGHT_MAX loads, one run and one question under way.
+keeps at most LOADS_IN_FLIGHT_MAX of what comes and goes, one run and one question under way.
 """
 
 from __future__ import annotations
@@ -55,6 +55,18 @@ class Load(Message, frozen=True):
     made_of: dict[str, str] = {}
 
 
+class Unload(Message, frozen=True):
+    """Let go of an executable, if it is warm. It does not run, and will not before it is loaded again."""
+
+    executable: int
+
+
+class Unmap(Message, frozen=True):
+    """Let go of a version's weights: nothing of it is loaded any more, or all of it is being unloaded."""
+
+    version: str
+
+
 class Run(Message, frozen=True):
     """Run a warm executable on what lies in the arena."""
 
@@ -70,19 +82,27 @@ class Stop(Message, frozen=True):
 
 
 class Hello(Message, frozen=True):
-    """The lane has a client; its fingerprint decides which executables it may load."""
+    """The lane has a client; its fingerprint decides which executables it may load.
+
+    `memory_bytes_max` is what it may take of its device's own memory; 0 where the device has none or does not say.
+    """
 
     fingerprint: dict[str, str]
     stages: list[Stage]
+    memory_bytes_max: int = 0
 
 
 class Mapped(Message, frozen=True):
-    """Weights are on the device, or `reason` says why not. `identity` is that of the file which was mapped."""
+    """Weights are on the device, or `reason` says why not. `identity` is that of the file which was mapped.
+
+    `out_of_memory`: there was no room for them, and nothing is wrong with them.
+    """
 
     version: str
     stages: list[Stage]
     reason: str = ""
     identity: str = ""
+    out_of_memory: bool = False
 
 
 class Loading(Message, frozen=True):
@@ -100,11 +120,27 @@ class Warm(Message, frozen=True):
 
 
 class Cold(Message, frozen=True):
-    """An executable could not be made warm; `content` is the SHA-256 of what was read, "" if nothing was."""
+    """An executable could not be made warm; `content` is the SHA-256 of what was read, "" if nothing was.
+
+    `out_of_memory`: there was no room for it, and nothing is wrong with it.
+    """
 
     executable: int
     reason: str
     content: str = ""
+    out_of_memory: bool = False
+
+
+class Unloaded(Message, frozen=True):
+    """An executable is gone, and its memory with it."""
+
+    executable: int
+
+
+class Unmapped(Message, frozen=True):
+    """Weights are gone, and their memory with them."""
+
+    version: str
 
 
 class Done(Message, frozen=True):
@@ -115,9 +151,10 @@ class Done(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """The run failed; the lane lives."""
+    """The run failed; the lane lives. `out_of_memory`: there was no room for it, a smaller one may do."""
 
     reason: str
+    out_of_memory: bool = False
 
 
 class Answer(Message, frozen=True):
@@ -139,8 +176,11 @@ class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exit: int
 
 
-FromFront = Weights | Load | Run | Ask | Stop
-FromLane = Hello | Mapped | Loading | Warm | Cold | Done | Failed | Answer
+FromFront = Weights | Load | Unload | Unmap | Run | Ask | Stop
+FromLane = Hello | Mapped | Loading | Warm | Cold | Unloaded | Unmapped | Done | Failed | Answer
+
+Work = Weights | Load | Unload | Unmap
+Settled = Mapped | Warm | Cold | Unloaded | Unmapped
 
 LOADS_IN_FLIGHT_MAX = 3
 

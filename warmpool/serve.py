@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drain-s-max", help="time that running requests get after SIGTERM (10)")
     parser.add_argument("--queue-rows-max", help="rows that may wait, more are refused with 429 (4096)")
     parser.add_argument("--queue-bytes-max", help="bytes of requests at a time, more are refused with 429 (256 MiB)")
+    parser.add_argument("--lane-memory-bytes-max", help="memory of a lane for weights and executables (the device's)")
     parser.add_argument("--gather-ms", help="time that requests wait for company that makes them cheaper (0)")
     parser.add_argument("--priority-aging-ms", help="waiting that a level of priority is worth (1000)")
     parser.add_argument("--model-weights", help="shares of a lane's time, such as digits=2,embed=0.5 (1 each)")

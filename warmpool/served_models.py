@@ -91,7 +91,7 @@ class ServedModels:
         if plan is None or not plan.missing:
             return None
         models = [model for name, model in self._dataplane.catalog.models.items() if name in plan.missing]
-        return self._plan(lane, models, first=len(plan.loadables))
+        return self._plan(lane, models, first=plan.end)
 
     def unread(self) -> list[str]:
         """Models that cannot be served, and might be if they were read again."""

@@ -13,6 +13,7 @@ from warmpool.errors import WarmpoolError
 
 DEADLINE_MS_MAX = 24 * 3600 * 1000
 GATHER_MS_MAX = 10_000
+LANE_MEMORY_BYTES_MAX = 2**53
 ACCELERATORS = ("auto", "none", "jax")
 
 
@@ -54,6 +55,8 @@ class Settings(StoreSettings):
     """Waiting that a level of priority is worth."""
     model_weights: str = ""
     """Shares of a lane's time, such as "digits=2,embed=0.5"; a model that is not named has 1."""
+    lane_memory_bytes_max: int = 0
+    """Memory of a lane for weights and executables; 0 for what its device has, or on a CPU without a limit."""
     body_bytes_max: int = 64 << 20
     """Largest request body; larger ones are refused with 413, and so are those that are too large for their method."""
     traces_kept_max: int = 512
@@ -68,6 +71,8 @@ class Settings(StoreSettings):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
         same = 0 < self.port == self.grpc_port
         _require("grpc_port", self.grpc_port, "another one than the HTTP port", holds=not same)
+        holds = 0 <= self.lane_memory_bytes_max <= LANE_MEMORY_BYTES_MAX
+        _require("lane_memory_bytes_max", self.lane_memory_bytes_max, f"0 to {LANE_MEMORY_BYTES_MAX}", holds=holds)
         allowed = f"0 to {GATHER_MS_MAX}"
         _require("gather_ms", self.gather_ms, allowed, holds=0 <= self.gather_ms <= GATHER_MS_MAX)
         allowed = "MODEL=WEIGHT pairs after commas, each model once, weights from 0.001 to 1000"

@@ -55,6 +55,8 @@ class FakeLane:
         self.alive = True
         self.batch: Batch | None = None
         self.batches: list[Batch] = []
+        self.wanted: list[tuple[ServedMethod, dict[str, int]]] = []
+        self.passed_over: list[Batch] = []
         self._batcher = batcher
         self._memory: list[np.ndarray] = []
 
@@ -72,6 +74,13 @@ class FakeLane:
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         return not self.known or any(covers(bucket, need) for bucket in self.plan[method])
+
+    def want(self, method: ServedMethod, need: Sizes) -> bool:
+        self.wanted.append((method, dict(need)))
+        return self.known and self.may_cover(method, need)
+
+    def pass_over(self, batch: Batch) -> None:
+        self.passed_over.append(batch)
 
     def submit(self, batch: Batch) -> None:
         assert self.idle, self

@@ -39,7 +39,7 @@ class World:
         self.told = []
         self.news = asyncio.Event()
         self.lane = LaneProxy(
-            "primary", "jaxlib", StandingZygote(zygote, "jaxlib", lambda stages: None), 1 << 16, ANYONE, self
+            "primary", "jaxlib", StandingZygote(zygote, "jaxlib", lambda stages: None), ANYONE, self, 1 << 16
         )
 
     def hello(self, lane, fingerprint, stages):
@@ -57,8 +57,11 @@ class World:
         self.told.append(("finished", batch, [result.copy() for result in lane.results(batch)]))
         self.news.set()
 
-    def failed(self, lane, batch, reason):
+    def failed(self, lane, batch, reason, *, out_of_memory=False):
         self.told.append(("failed", batch, reason))
+        self.news.set()
+
+    def cooled(self, lane):
         self.news.set()
 
     async def until(self, condition):

@@ -10,6 +10,7 @@ from tests.warmpool.served import doubling
 from warmpool import messages
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.load_queue import CRASHES, DEATHS_MAX, LoadQueue
+from warmpool.residency import Footprint
 from warmpool.selection import Candidate
 
 METHOD = doubling()
@@ -32,8 +33,16 @@ def planned(minimum, rest):
             minimum=number < minimum,
             inputs=[],
             outputs=[],
+            footprint=Footprint("m/1", 1, 1),
         )
     return plan
+
+
+def begin(queue, plan):
+    """All of a plan that is not refused is to be loaded; why the others are."""
+    refused = queue.refused(plan)
+    queue.plan(plan, plan.loadables.keys() - refused.keys())
+    return refused
 
 
 def taken(queue):
@@ -50,7 +59,7 @@ def warm(number):
 
 def test_the_minimum_set_is_loaded_one_by_one_and_the_rest_side_by_side():
     queue = LoadQueue()
-    assert queue.begin(planned(minimum=2, rest=4)) == {}
+    assert begin(queue, planned(minimum=2, rest=4)) == {}
     assert taken(queue) == ["weights"]
     queue.settle(mapped())
     assert taken(queue) == ["key0"]
@@ -71,7 +80,7 @@ def test_the_minimum_set_is_loaded_one_by_one_and_the_rest_side_by_side():
 
 def test_it_holds_what_waits_and_what_is_loaded_now():
     queue = LoadQueue()
-    queue.begin(planned(minimum=1, rest=1))
+    begin(queue, planned(minimum=1, rest=1))
     queue.take()
     queue.settle(mapped())
     assert taken(queue) == ["key0"]
@@ -82,7 +91,7 @@ def test_it_holds_what_waits_and_what_is_loaded_now():
 
 def test_an_empty_plan_is_finished_at_once():
     queue = LoadQueue()
-    queue.begin(LoadPlan())
+    begin(queue, LoadPlan())
     assert (queue.take(), queue.finished) == ([], True)
 
 
@@ -90,7 +99,7 @@ def test_deaths_count_only_while_an_executable_never_was_loaded_since():
     plan = planned(minimum=0, rest=1)
     queue = LoadQueue()
     for turn in range(2 * DEATHS_MAX + 1):
-        assert queue.begin(plan) == {}
+        assert begin(queue, plan) == {}
         taken(queue)
         queue.settle(mapped())
         taken(queue)
@@ -104,19 +113,19 @@ def test_what_is_absent_is_refused_with_its_reason_and_not_tried():
     plan = planned(minimum=1, rest=1)
     plan.absent[0] = "nothing is stored"
     queue = LoadQueue()
-    assert queue.begin(plan) == {0: "nothing is stored"}
+    assert begin(queue, plan) == {0: "nothing is stored"}
     assert taken(queue) == ["weights", "key1"]
 
 
 def test_what_was_being_loaded_at_a_death_is_loaded_alone_and_after_the_next_death_no_more():
     plan = planned(minimum=0, rest=4)
     queue = LoadQueue()
-    queue.begin(plan)
+    begin(queue, plan)
     assert taken(queue) == ["weights", "key0", "key1"]
     queue.settle(mapped())
     assert taken(queue) == ["key2"]
     queue.died(CRASHED)
-    queue.begin(plan)
+    begin(queue, plan)
     assert taken(queue) == ["weights"], "the next one is a suspect"
     queue.settle(mapped())
     assert taken(queue) == ["key0"]
@@ -124,7 +133,7 @@ def test_what_was_being_loaded_at_a_death_is_loaded_alone_and_after_the_next_dea
     assert taken(queue) == ["key1"]
     queue.died(CRASHED)
     assert DEATHS_MAX == 2
-    assert queue.begin(plan) == {1: "lanes died 2 times while they loaded it"}
+    assert begin(queue, plan) == {1: "lanes died 2 times while they loaded it"}
     assert taken(queue) == ["weights", "key0"], "it was loaded since: no suspect any more"
     queue.settle(mapped())
     assert taken(queue) == []
@@ -141,20 +150,20 @@ def test_a_death_counts_once_for_an_executable_that_was_being_loaded_twice():
     plan.work[2] = twin
     plan.loadables[1] = dataclasses.replace(plan.loadables[1], message=twin)
     queue = LoadQueue()
-    queue.begin(plan)
+    begin(queue, plan)
     assert taken(queue) == ["weights", "key0", "key0"]
     queue.died(CRASHED)
-    assert queue.begin(plan) == {}
+    assert begin(queue, plan) == {}
 
 
 def test_weights_at_which_lanes_die_are_not_mapped_again_and_nothing_of_their_version_is_loaded():
     plan = planned(minimum=0, rest=1)
     queue = LoadQueue()
     for given in (["weights", "key0"], ["weights"]):
-        assert queue.begin(plan) == {}
+        assert begin(queue, plan) == {}
         assert taken(queue) == given
         queue.died(CRASHED)
-    assert queue.begin(plan) == {0: "lanes died 2 times while they mapped its weights"}
+    assert begin(queue, plan) == {0: "lanes died 2 times while they mapped its weights"}
     assert taken(queue) == []
     assert queue.finished
 
@@ -168,7 +177,7 @@ def load(number):
 def begun(minimum, rest):
     """A queue whose weights are mapped."""
     queue = LoadQueue()
-    queue.begin(planned(minimum, rest))
+    begin(queue, planned(minimum, rest))
     queue.take()
     queue.settle(mapped())
     return queue
@@ -205,7 +214,7 @@ def test_what_is_added_to_the_minimum_set_is_loaded_alone():
 def killed(queue, times):
     """The lane died that often while it loaded the only executable of a plan."""
     for _ in range(times):
-        queue.begin(planned(minimum=0, rest=1))
+        begin(queue, planned(minimum=0, rest=1))
         sent = taken(queue)
         queue.settle(mapped())
         assert sent + taken(queue) == ["weights", "key0"]
@@ -216,7 +225,7 @@ def test_what_killed_lanes_is_loaded_again_if_it_is_added_alone_and_is_given_up_
     queue = LoadQueue()
     killed(queue, DEATHS_MAX)
     assert queue.gave_up("key0")
-    assert queue.begin(planned(minimum=0, rest=1)) == {0: "lanes died 2 times while they loaded it"}
+    assert begin(queue, planned(minimum=0, rest=1)) == {0: "lanes died 2 times while they loaded it"}
     taken(queue)
     queue.settle(mapped())
     queue.add(load(0), minimum=False)
@@ -231,7 +240,7 @@ def test_a_death_that_nothing_is_to_blame_for_makes_no_suspect():
     queue = LoadQueue()
     plan = planned(minimum=0, rest=4)
     for _ in range(2 * DEATHS_MAX):
-        assert queue.begin(plan) == {}
+        assert begin(queue, plan) == {}
         assert taken(queue) == ["weights", "key0", "key1"], "none is loaded alone"
         queue.died(None)
         assert queue.finished
@@ -244,7 +253,7 @@ def test_a_death_that_nothing_is_to_blame_for_makes_no_suspect():
 
 def crashed(queue, content, status=CRASHED, plan=None):
     """The lane said what it had read of the only executable, and ended."""
-    queue.begin(plan or planned(minimum=0, rest=1))
+    begin(queue, plan or planned(minimum=0, rest=1))
     queue.take()
     queue.settle(mapped())
     if not queue.take():  # it was taken beside the weights
@@ -299,7 +308,7 @@ def test_a_lane_that_crashed_before_it_began_to_load_crashed_of_something_else()
 def test_what_was_loaded_since_a_crash_did_not_cause_it():
     queue = LoadQueue()
     crashed(queue, "one")
-    queue.begin(planned(minimum=0, rest=1))
+    begin(queue, planned(minimum=0, rest=1))
     queue.take()
     queue.settle(mapped())
     queue.take()
@@ -312,14 +321,14 @@ def test_what_was_loaded_since_a_crash_did_not_cause_it():
 def test_a_suspect_waits_for_the_batch_that_runs_and_is_loaded_while_nothing_runs():
     queue = LoadQueue()
     crashed(queue, "one")
-    queue.begin(planned(minimum=0, rest=2))
+    begin(queue, planned(minimum=0, rest=2))
     assert taken(queue) == ["weights"]
     alone = [queue.alone]
     queue.settle(mapped())
     alone.append(queue.alone)
-    assert queue.take(busy=True) == []
+    assert queue.take(running=99) == []
     assert taken(queue) == ["key0"]
     alone.append(queue.alone)
     queue.settle(warm(0))
     assert [*alone, queue.alone] == [False, True, True, False]
-    assert [getattr(work, "key", "weights") for work in queue.take(busy=True)] == ["key1"]
+    assert [getattr(work, "key", "weights") for work in queue.take(running=99)] == ["key1"]

@@ -30,6 +30,7 @@ OTHERS: dict[str, Any] = {
     "deadline_ms": 3,
     "drain_s_max": 4.5,
     "queue_rows_max": 5,
+    "lane_memory_bytes_max": 1 << 30,
     "gather_ms": 1.5,
     "priority_aging_ms": 20,
     "model_weights": "digits=2,embed=0.5",
@@ -160,6 +161,8 @@ def test_without_a_store_it_is_said_how_to_give_one():
         ("allow_unsigned", "maybe", "allow_unsigned is 'maybe', allowed: 1, true, yes, 0, false, no"),
         ("allow_unsigned", "2", "allow_unsigned is '2', allowed: 1, true, yes, 0, false, no"),
         ("gather_ms", "-1", "gather_ms is -1.0, allowed: 0 to 10000"),
+        ("lane_memory_bytes_max", "-1", "lane_memory_bytes_max is -1, allowed: 0 to 9007199254740992"),
+        ("lane_memory_bytes_max", "2G", "lane_memory_bytes_max is '2G', allowed: a whole number"),
         ("gather_ms", "nan", "gather_ms is nan, allowed: 0 to 10000"),
         ("priority_aging_ms", "0", "priority_aging_ms is 0, allowed: more than 0, up to 86400000"),
         *(

@@ -1,0 +1,144 @@
+"""What comes back into a lane's memory, and what makes room for it. Decisions only, with the time as an argument.
+
+What is asked for, because nothing warm covers a request, comes as soon as there can be room; what would only be faster
+comes when it is worth that (see `warmpool.residency`). Neither waits for XLA: both are loads.
+
+An executable for which there was no room after all, when it was loaded or ran, is marked, and so are those of its
+method that are at least as large: they are not used for `MARKED_S`, or until the next process. Then they may come back
+like any other that went.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from warmpool.catalog import ServedMethod
+from warmpool.holdings import Holdings, Mark
+from warmpool.load_plan import Loadable
+from warmpool.scheduling.cost_model import CostModel
+from warmpool.selection import Sizes
+
+MARKED_S = 60.0
+
+
+class LaneMemory:
+    """The memory of one lane.
+
+    Args:
+        held: What lies in it.
+        costs: What batches take on the lane.
+
+    Attributes:
+        evictions: How many executables went because there was no room.
+        reloads: How many came though they had been left out, or had gone.
+        shortages: How often the device had no room for a load or a run.
+    """
+
+    def __init__(self, held: Holdings, costs: CostModel) -> None:
+        self.evictions = 0
+        self.reloads = 0
+        self.shortages = 0
+        self._held = held
+        self._costs = costs
+        self._asked: dict[int, None] = {}  # in this order
+        self._missed: dict[int, None] = {}  # batches would have run on them, and ran on others
+
+    def ask(self, method: ServedMethod, need: Sizes) -> bool:
+        """Have the cheapest executable loaded that covers a need, unless one is warm, on its way or asked for.
+
+        Returns:
+            Whether there is, or will be, one that covers it.
+        """
+        covering = self._held.covering(method, need)
+        there = self._held.residency.held | self._asked.keys()
+        if covering and not any(one.candidate.id in there for one in covering):
+            self._asked[min(covering, key=self._cost_us).candidate.id] = None
+        return bool(covering)
+
+    def ask_for_minimum(self, numbers: Iterable[int]) -> None:
+        """Have those loaded that always have room, whether anybody waits for them or not."""
+        residency = self._held.residency
+        self._asked |= dict.fromkeys(number for number in numbers if number in residency.pinned - residency.held)
+
+    def runs(self, number: int, need: Sizes, now_s: float) -> bool:
+        """A batch of this need begins to run on an executable; whether to make room for a better one."""
+        held = self._held
+        if not held.residency.tight:
+            return False
+        method = held.loadable(number).method
+        cost_us = self._cost_us(held.loadable(number))
+        warm_us = [self._cost_us(one) for one in self._covering(method, need, "warm") if one.candidate.id != number]
+        held.residency.used(number, max(0.0, min(warm_us) - cost_us) if warm_us else None, now_s)
+        return self._miss(method, need, cost_us, now_s)
+
+    def passes(self, method: ServedMethod, need: Sizes, cost_us: float, now_s: float) -> bool:
+        """A batch runs on another lane at this cost, since nothing warm covers it; whether to make room for it."""
+        tight = self._held.residency.tight
+        return tight and not self._covering(method, need, "warm") and self._miss(method, need, cost_us, now_s)
+
+    def make_room(self, running: int | None, now_s: float) -> bool:
+        """Let come what was asked for, and what is worth it; whether anything went for that.
+
+        Args:
+            running: The executable that runs a batch.
+            now_s: The time.
+        """
+        self._unmark(now_s)
+        before = self.evictions
+        for number in [*self._asked, *self._missed]:
+            if self._held.knows(number) and self._held.state(number) == "evicted":
+                self._let_come(number, running, now_s)
+            else:
+                self._asked.pop(number, None)
+        self._missed.clear()
+        return self.evictions > before
+
+    def short(self, short: Loadable, reason: str, now_s: float) -> None:
+        """The device had no room for this one, and so has none for those that are at least as large."""
+        self.shortages += 1
+        for loadable in self._held.covering(short.method, short.candidate.bucket):
+            self._held.mark(loadable.candidate.id, Mark(reason, now_s + MARKED_S))
+
+    def again_s(self, now_s: float) -> float:
+        """When to make room again, if nothing happens before; infinite for never."""
+        marks_s = (mark.until_s for mark in self._held.marked.values())
+        kept_s = self._held.residency.kept_until_s(now_s) if self._asked else math.inf
+        return min(kept_s, *marks_s) if self._held.marked else kept_s
+
+    def forget(self) -> None:
+        """The process is gone."""
+        self._asked.clear()
+        self._missed.clear()
+
+    def _miss(self, method: ServedMethod, need: Sizes, cost_us: float, now_s: float) -> bool:
+        """Count what the batch would have saved on the best of those that went; whether there is one."""
+        gone = [(self._cost_us(one), one.candidate.id) for one in self._covering(method, need, "evicted")]
+        better_us, better = min(gone, default=(cost_us, -1))
+        if better_us < cost_us:
+            self._held.residency.missed(better, cost_us - better_us, now_s)
+            self._missed[better] = None
+        return better_us < cost_us
+
+    def _covering(self, method: ServedMethod, need: Sizes, state: str) -> list[Loadable]:
+        return [one for one in self._held.covering(method, need) if self._held.state(one.candidate.id) == state]
+
+    def _let_come(self, number: int, running: int | None, now_s: float) -> None:
+        asked = number in self._asked
+        busy = self._held.loads.loading | ({running} if running is not None else set())
+        weigh = self._held.residency.room_for if asked else self._held.residency.returns
+        going = weigh(number, busy, now_s)
+        if going is not None:
+            self._asked.pop(number, None)
+            self._held.bring(number, going, asked=asked)
+            self.reloads += 1
+            self.evictions += len(going)
+
+    def _unmark(self, now_s: float) -> None:
+        over = [number for number, mark in self._held.marked.items() if mark.until_s <= now_s]
+        for number in over:
+            del self._held.marked[number]
+        self.ask_for_minimum(over)
+
+    def _cost_us(self, loadable: Loadable) -> float:
+        return self._costs.predicted_us(loadable.method, loadable.candidate)
