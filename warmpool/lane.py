@@ -37,7 +37,7 @@ from warmpool import messages
 from warmpool.arena import Arena, Region, regions
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.manifest import Manifest, manifest_path
-from warmpool.process_memory import give_back, resident_bytes
+from warmpool.process_memory import give_back, resident_bytes, use_one_heap
 from warmpool.weights import WeightsFile
 
 LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
@@ -214,6 +214,7 @@ class Lane:
 def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> None:
     """Entry of the fork: `argument` has "mode" and "arena_bytes", the one descriptor is the arena's."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to the whole group, it is the front's to act on
+    use_one_heap()
     stages: list[messages.Stage] = []
     with _staged(stages, "client"):
         runtime = Runtime.open(argument["mode"])
