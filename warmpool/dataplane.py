@@ -136,6 +136,9 @@ class DataPlane:
         self, method: ServedMethod, arrays: list[Array], sizes: dict[str, int], timeout_s: float, priority: int
     ) -> list[Part]:
         """One part, or as many as the largest bucket asks for."""
+        for spec, array in zip(method.spec.inputs, arrays, strict=True):  # larger ones would lie where others' rows do
+            shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape)
+            assert array.shape == shape, (spec.name, array.shape, sizes)
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         whole = Part(
