@@ -30,7 +30,13 @@ _ROOT = Path(__file__).resolve().parents[1]
 START_S_MAX = 180.0
 # Without site the interpreter knows no packages, so it is told where they are.
 CODE = "import sys; sys.path.append(sys.argv[1]); from benchmarks.bare_process import main; main(sys.argv[2:])"
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1"}  # as a lane's; the caller's does not matter
+_ENVIRONMENT = {  # as a lane's, and its heap; the caller's does not matter
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
 
 
 @dataclass(frozen=True, slots=True)
