@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import numpy as np
 import pytest
+from open_inference.grpc import protocol
 
 from tests.warmpool.fake_lane import World, manual_clock, rest
 from tests.warmpool.served import doubling
-from warmpool import batches, dataplane
+from tests.warmpool.stepped_loop import SteppedLoop
+from tests.warmpool.test_disconnect import Front, Visitor
+from warmpool import batches, dataplane, grpc_app, grpc_messages, rows_form
 from warmpool.batches import Batch
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.scheduling.scheduler import LaneScheduler
@@ -58,7 +62,7 @@ STAGES: dict[str, tuple[object, str, Callable[..., Arrays]]] = {
     "taking in": (LaneScheduler, "offer", of_parts),
     "padding in": (batches, "fill", lambda _, __, sources: sources),
     "cutting out": (Batch, "cut", lambda _, part, *__: part.inputs),
-    "putting together": (dataplane, "_joined", lambda results: results[0].outputs),
+    "putting together": (dataplane, "joined", lambda results: results[0].outputs),
 }
 
 
@@ -126,3 +130,102 @@ async def test_a_request_whose_sizes_are_not_those_of_its_rows_fails_alone(monke
     tasks = await asked(world, [1, 2], [POISON, POISON, POISON], [3, 4])
     assert isinstance(tasks[1].exception(), AssertionError)
     assert [outputs(tasks[0]), outputs(tasks[2])] == [[2, 4], [6, 8]]
+
+
+# Around the data plane: what a protocol does with a request and an answer
+
+
+def in_body(body: bytes) -> Arrays:
+    return [[POISON] if str(POISON).encode() in body else []]
+
+
+def of_answer(answer: Answer, *_: object) -> Arrays:
+    return answer.outputs.values()
+
+
+HTTP_STAGES: dict[str, tuple[object, str, Callable[..., Arrays]]] = {
+    "parsing": (rows_form, "parse", in_body),
+    "decoding": (rows_form, "decode", lambda _, parsed: [parsed.instances]),
+    "converting": (Answer, "tensors", of_answer),
+    "encoding": (rows_form, "encode", lambda _, answer: of_answer(answer)),
+}
+
+
+@pytest.mark.parametrize("stage", HTTP_STAGES)
+def test_over_http_a_request_that_fails_at_any_stage_is_a_500_of_its_own(stage, monkeypatch, caplog):
+    fails_for_poison(monkeypatch, *HTTP_STAGES[stage])
+    loop = SteppedLoop()
+    fronts: list[Front] = []
+    loop.settle(lambda: fronts.append(Front(loop)))
+    (front,) = fronts
+    visitors = [Visitor(front, *values) for values in ([1], [2], [POISON], [4])]
+    for visitor in visitors:
+        loop.settle(visitor.connect)
+        for _ in range(3):
+            loop.settle(visitor.send)
+    for _ in range(4):
+        loop.settle(front.finish)
+    assert [visitor.answered for visitor in visitors] == [True, True, False, True]
+    assert visitors[2].socket.written.startswith(b"HTTP/1.1 500 ")
+    assert visitors[2].socket.written.endswith(b'{"error":"internal error"}')
+    assert sorted(front.recorded) == [200, 200, 200, 500]
+    assert (front.world.batcher.rows_waiting, front.byte_budget.held_bytes) == (0, 0)
+    assert [record.message for record in caplog.records] == ["request failed"]
+    loop.close()
+
+
+class Call:
+    """The context of a gRPC call."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def time_remaining(self) -> None:
+        return None
+
+    async def abort(self, code: grpc.StatusCode, *_: object) -> None:
+        raise grpc.RpcError(code)
+
+
+def of_message(message: Any, *_: object) -> Arrays:
+    return [np.frombuffer(raw, np.int32) for raw in message.raw_input_contents]
+
+
+GRPC_STAGES: dict[str, tuple[object, str, Callable[..., Arrays]]] = {
+    "decoding": (grpc_messages, "tensors", of_message),
+    "converting": (Answer, "tensors", of_answer),
+    "encoding": (grpc_messages, "response", lambda _, answer, __: of_answer(answer)),
+}
+
+
+@pytest.mark.parametrize("stage", GRPC_STAGES)
+def test_over_grpc_a_request_that_fails_at_any_stage_is_an_internal_error_of_its_own(stage, monkeypatch, caplog):
+    fails_for_poison(monkeypatch, *GRPC_STAGES[stage])
+
+    @manual_clock
+    async def story():
+        loop = asyncio.get_running_loop()
+        front = Front(loop)
+        servicer = grpc_app.Servicer(cast("Any", front))
+        handler = grpc_app.guarded(servicer.ModelInfer, protocol.ModelInferRequest, lambda: 1 << 20)
+        calls = []
+        for value in (1, 2, POISON, 4):
+            made = protocol.ModelInferRequest(model_name="tiny", raw_input_contents=[np.int32(value).tobytes()])
+            made.inputs.add(name="x", datatype="INT32", shape=[1])
+            calls.append(loop.create_task(handler(made.SerializeToString(), Call())))
+            await rest()
+        for _ in calls:
+            front.finish()
+            await rest()
+        found = [
+            int(np.frombuffer(call.result().raw_output_contents[0], np.int32)[0])
+            for call in calls
+            if call is not calls[2]
+        ]
+        assert found == [2, 4, 8]
+        assert repr(calls[2].exception()) == repr(grpc.RpcError(grpc.StatusCode.INTERNAL))
+        assert sorted(front.recorded) == ["INTERNAL", "OK", "OK", "OK"]
+        assert (front.world.batcher.rows_waiting, front.byte_budget.held_bytes) == (0, 0)
+
+    story()
+    assert [record.message for record in caplog.records] == ["call failed"]
