@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Python runs this at its start. Who is in that function then waits where it opens an executable's file.
+# Python runs this at its start. Who is in that function then waits where it first opens an executable's file.
 _HOLD = """
 import os, sys, time
+
+let_pid = None
 
 def worker():
     frame = sys._getframe()
@@ -26,9 +28,11 @@ def let(folder):
     return False
 
 def hold(event, arguments):
-    if event == "open" and "/artifact-" in str(arguments[0]) and worker():
+    global let_pid
+    if event == "open" and "/artifact-" in str(arguments[0]) and let_pid != os.getpid() and worker():
         while not let(os.environ["LET"]):
             time.sleep(0.005)
+        let_pid = os.getpid()
 
 sys.addaudithook(hold)
 """
@@ -51,10 +55,9 @@ class HeldWorkers:
         (folder / "sitecustomize.py").write_text(_HOLD)
         self.environment = {"PYTHONPATH": str(folder), "HELD": worker, "LET": str(self._let)}
 
-    def let(self, count: int) -> None:
-        """Let so many more of them go on."""
-        for number in range(count):
-            (self._let / str(number)).touch()
+    def let_one(self) -> None:
+        """Let one go on, unless the last one that was let has not come yet."""
+        (self._let / "one").touch()
 
     def let_all(self) -> None:
         """Hold no more."""

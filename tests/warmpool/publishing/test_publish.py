@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from warmpool.publishing.program import read_program
 from warmpool.publishing.publish import Options, Summary, publish
 
 REPOSITORY = Path(__file__).parents[2]
+WAIT_S_MAX = 120.0
 
 TOY = """
 import jax
@@ -441,17 +442,22 @@ def command(publisher: Publisher, *more: str) -> list[str]:
 @pytest.mark.slow
 def test_a_killed_publish_shows_nothing_and_goes_on_where_it_stopped(empty: Publisher) -> None:
     trials = HeldWorkers(empty.folder / "held", "trial")
-    trials.let(4)  # of two entries and of both references, or of more entries
     # What a killed process leaves there goes with the folder.
     environment = {**os.environ, **trials.environment, "TMPDIR": str(empty.folder)}
-    with subprocess.Popen(command(empty), cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stderr is not None
-        proved = 0
-        for line in child.stderr:
-            proved += "] proved " in line
-            if proved == 2:
-                child.send_signal(signal.SIGKILL)
-                break
+    log = empty.folder / "log"
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(command(empty), cwd=REPOSITORY, env=environment, stderr=stream) as child,
+    ):
+        try:
+            deadline_s = time.monotonic() + WAIT_S_MAX
+            while not list(empty.store.glob("models/toy/*/targets/*")):  # where the first proof is kept at once
+                assert child.poll() is None, log.read_text()
+                assert time.monotonic() < deadline_s, log.read_text()
+                trials.let_one()
+                time.sleep(0.01)
+        finally:
+            child.kill()
     there = {path[12:] for path in empty.files() if path.startswith("executables/")}  # the references among them
     assert not {manifest for manifest in empty.files() if manifest.endswith(("manifest.json", "serving.json"))}
     summary = empty()
