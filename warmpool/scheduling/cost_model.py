@@ -39,8 +39,8 @@ class _Bucket:
     """What is known of one bucket of one method: logarithms of microseconds, without the lane's pace.
 
     `reference` is what its batches are compared with to see the pace. It stays, so that the pace adds up to what really
-    changed, while `level` follows the batches. `told` are level and bound, with the pace, as they were when the model's
-    version became `told_version`.
+    changed, while `level` follows the batches. `told` are level and bound when the version became
+    `told_version`.
     """
 
     __slots__ = (
@@ -54,6 +54,7 @@ class _Bucket:
         "method",
         "recent",
         "reference",
+        "settled",
         "spread",
         "told",
         "told_version",
@@ -67,42 +68,44 @@ class _Bucket:
         self.latest = 0
         self.spread = SPREAD_MIN
         self.reference: float | None = None
-        self.told = (0.0, 0.0)
+        self.settled = RECENT_MAX
+        self.told = (level, level + doubt)
         self.told_version = -1
-        self.believe(level, level + doubt)
+        self.believe(*self.told)
 
     def believe(self, level: float, bound: float) -> None:
         self.level, self.level_us = level, math.exp(level)
         self.bound, self.bound_us = bound, math.exp(bound)
 
     def refer(self, level: float) -> None:
-        """Set the reference once it is known, again once it is known well, and where the bucket itself has changed."""
-        changed = self.reference is None or abs(level - self.reference) > max(CHANGED, 3.0 * self.spread)
-        if changed or self.batches == RECENT_MAX:
+        """Set the reference once it is known, and where the bucket itself has changed; again once it is known well."""
+        if self.reference is None or self.batches == self.settled:
             self.reference = level
+        elif abs(level - self.reference) > max(CHANGED, 3.0 * self.spread):
+            self.reference = level
+            self.settled = self.batches + RECENT_MAX
 
     def rebase(self, moved: float) -> None:
-        """The pace has moved. What level and latest batches show of that already is not to count twice."""
+        """The pace has moved: of the latest batches, those that it explains were no exceptions of this bucket."""
         if self.reference is None:
             return
-        followed = sorted((0.0, self.level - self.reference, moved))[1]
-        self.believe(self.level - followed, self.bound - followed)
-        numbers = [number - followed for number in self.recent.numbers]
+        numbers = list(self.recent.numbers)
         for place in range(max(0, len(numbers) - VOTES_MAX), len(numbers)):
             if (numbers[place] - self.level) / moved > 0.5:
                 numbers[place] -= moved
         self.recent.replace(numbers)
 
-    def tell(self, version: int, pace: float) -> None:
-        """Keep what is believed before it changes for the first time since `version` rose, with the pace of then."""
+    def tell(self, version: int) -> None:
+        """Keep what is believed, before it changes for the first time since the version rose to this."""
         if self.told_version != version:
-            self.told, self.told_version = (self.level + pace, self.bound + pace), version
+            self.told, self.told_version = (self.level, self.bound), version
 
-    def moved(self, pace: float) -> bool:
+    @property
+    def moved(self) -> bool:
         """Whether plans that were made with what was told are to be made anew."""
         level, bound = self.told
         bound_moved = max(BOUND_MOVED, BOUND_MOVED_SHARE * (bound - level))
-        return abs(self.level + pace - level) >= MOVED or abs(self.bound + pace - bound) >= bound_moved
+        return abs(self.level - level) >= MOVED or abs(self.bound - bound) >= bound_moved
 
 
 class CostModel:
@@ -124,7 +127,6 @@ class CostModel:
         self._buckets: dict[tuple[Method, frozenset[tuple[str, int]]], _Bucket] = {}
         self._published = Published(overhead_us)
         self._pace = Pace()
-        self._told_pace = 0.0
         self._batches = 0
         self._width = WIDTH
         self._fit_at = FIT_FIRST
@@ -144,16 +146,14 @@ class CostModel:
         one = self._bucket(method, candidate)
         took = log_us(took_us)
         self._adapt_width(one, took)
-        changed = [one, *self._vote(one, took)]
+        paced = self._vote(one, took)
         self._batches += 1
         one.batches += 1
         one.latest = self._batches
         one.recent.add(took - self._pace.value)
         self._believe(one)
-        changed += self._fit()
-        if any(other.moved(self._pace.value) for other in changed):
+        if any(other.moved for other in (one, *self._fit())) or paced:
             self.version += 1
-            self._told_pace = self._pace.value
 
     def describe(self) -> list[dict[str, Any]]:
         """What /v1/status says: every bucket that was asked about, times in microseconds."""
@@ -178,7 +178,7 @@ class CostModel:
                 self._forget_one()
             level = self._published.assumed(candidate.cost_us)
             one = self._buckets[key] = _Bucket(method, candidate, level, self._published.doubt)
-            one.tell(self.version, self._pace.value)
+            one.tell(self.version)
             one.latest = self._batches
         elif one.candidate is not candidate:  # published or loaded anew
             one.candidate = candidate
@@ -193,22 +193,19 @@ class CostModel:
 
         del self._buckets[min(self._buckets, key=worth)]
 
-    def _vote(self, one: _Bucket, took: float) -> Iterable[_Bucket]:
-        """Let a batch speak for a pace of the lane; gives the buckets whose predictions change with it."""
+    def _vote(self, one: _Bucket, took: float) -> bool:
+        """Let a batch speak for a pace of the lane; whether that has moved, always by more than 5 %."""
         if one.reference is None:
-            return ()
+            return False
         margin = MARGIN * one.spread + self._published.doubt / (1 + one.batches)
-        moved = self._pace.vote(took - one.reference, margin)
-        if not moved:
-            return ()
-        for other in self._buckets.values():
-            other.tell(self.version, self._told_pace)
-            other.rebase(moved)
-        return self._buckets.values()
+        if moved := self._pace.vote(took - one.reference, margin):
+            for other in self._buckets.values():
+                other.rebase(moved)
+        return bool(moved)
 
     def _believe(self, one: _Bucket) -> None:
         """Work out level and bound of a bucket anew."""
-        one.tell(self.version, self._told_pace)
+        one.tell(self.version)
         level = one.recent.centre(one.level, self._published.assumed(one.candidate.cost_us))
         bound = level + self._published.doubt / (1 if one.batches < FEW else 1 + one.batches)
         if one.batches >= FEW:
