@@ -34,8 +34,9 @@ from examples.options.model import model as options
 from examples.questions import Answer, ask, questions
 from tests.edges import edges
 from tests.examples.exact import Arrays, Exact, draw_contracts, draw_images, draw_seeded, draw_tokens
-from tests.instance_process import Inferred, InstanceProcess, free_port, inferred, serving, wait_until
+from tests.instance_process import Inferred, InstanceProcess, Reply, free_port, inferred, serving, wait_until
 from tests.warmpool.command import warmpool
+from tests.warmpool.stopped_lane import StoppedLane
 from warmpool import wire
 from warmpool.datatypes import OF_DTYPE
 from warmpool.model import Dim
@@ -94,19 +95,27 @@ def assert_nothing_compiled(instance: InstanceProcess) -> None:
     assert status["front"]["jax_imported"] is False
 
 
-def infer(instance: InstanceProcess, exact: Exact, inputs: Arrays) -> Inferred:
+def infer_reply(instance: InstanceProcess, exact: Exact, inputs: Arrays) -> Reply:
     given = {
         name: wire.Tensor(OF_DTYPE[str(array.dtype)].name, array.shape, array.tobytes())
         for name, array in inputs.items()
     }
-    reply = instance.infer_reply(exact.title, given)
+    return instance.infer_reply(exact.title, given)
+
+
+def infer(instance: InstanceProcess, exact: Exact, inputs: Arrays) -> Inferred:
+    reply = infer_reply(instance, exact, inputs)
     assert reply.status == 200, reply.body
     return inferred(reply)
 
 
+def dims_of(exact: Exact) -> dict[str, Dim]:
+    return {dim.name: dim for spec in exact.model.inputs.values() for dim in spec.dims if isinstance(dim, Dim)}
+
+
 def shapes(exact: Exact) -> Iterator[tuple[int, Sizes]]:
     """At, one under and one over every bucket's edge, of each dimension beside all of the others."""
-    dims = {dim.name: dim for spec in exact.model.inputs.values() for dim in spec.dims if isinstance(dim, Dim)}
+    dims = dims_of(exact)
     batch = dims.pop("batch")
     near = [size for size in edges(batch) if size <= exact.rows_most]
     for rows, *others in itertools.product(near, *map(edges, dims.values())):
@@ -192,6 +201,37 @@ def test_three_requests_of_different_lengths_that_arrive_together_get_their_own_
         for _ in range(10):
             for answer, (_, expected) in zip(pool.map(ask_at_once, cases), cases, strict=True):
                 exact_embed.assert_right(answer, expected)
+
+
+@by_default
+def test_three_requests_of_different_lengths_that_wait_for_a_lane_together_get_their_own_answers(
+    instance: InstanceProcess, exacts: list[Exact]
+) -> None:
+    exact_embed, exact_digits, *_ = exacts
+    cases = [exact_embed.case(1, seq=seq) for seq in (5, 17, 64)]
+    picture, digit = exact_digits.case(1)
+    with ThreadPoolExecutor(len(cases) + 1) as pool:
+        with StoppedLane(instance) as lane:
+            first = pool.submit(infer, instance, exact_digits, picture)
+            lane.wait_busy()
+            waiting = [pool.submit(infer, instance, exact_embed, inputs) for inputs, _ in cases]
+            wait_until(lambda: instance.gauge("warmpool_rows_waiting") == len(cases))
+        exact_digits.assert_right(first.result(), digit)
+        for answer, (_, expected) in zip(waiting, cases, strict=True):
+            exact_embed.assert_right(answer.result(), expected)
+
+
+@by_default
+def test_one_more_than_a_declared_maximum_is_refused_by_the_dimensions_name(
+    instance: InstanceProcess, exacts: list[Exact]
+) -> None:
+    for exact in exacts:
+        for name, dim in dims_of(exact).items():
+            sizes = {other.name: other.sizes[0] for other in dims_of(exact).values()} | {name: dim.max + 1}
+            reply = infer_reply(instance, exact, exact.draw(np.random.default_rng(0), sizes.pop("batch"), sizes))
+            assert reply.status == 400
+            for word in (f"'{name}'", f"got {dim.max + 1};", f"to {dim.max}"):
+                assert word in reply.json()["error"], (exact.title, word)
 
 
 # Through the functions
