@@ -43,6 +43,7 @@ BENCHMARKS = {
     "store-lookup": Benchmark("benchmarks.store_lookup", 0, 1),
     "gcs-latency": Benchmark("benchmarks.gcs_latency", 0, 1),
     "many-shapes": Benchmark("benchmarks.many_shapes", 0, 1, rounds_max=3),  # compiles for half a minute in each
+    "throughput": Benchmark("benchmarks.throughput", 0, 3),
 }
 PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "numpy")
 

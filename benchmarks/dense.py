@@ -5,7 +5,7 @@ from __future__ import annotations
 from examples.embed.model import CONFIG, load_params, predict
 from warmpool.model import Dim, Model, Tensor
 
-batch = Dim("batch", max=64, sizes=(1, 2, 4, 8, 16, 32), batch=True)
+batch = Dim("batch", max=64, sizes=(1, 2, 4, 8, 16), batch=True)
 seq = Dim("seq", max=256, sizes=tuple(range(16, 257, 16)))
 
 model = Model(

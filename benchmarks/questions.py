@@ -73,12 +73,21 @@ class Question:
 
 def v2_output(response: Response) -> tuple[NDArray[Any], dict[str, Any]]:
     """The one output and the parameters of a binary V2 response. Raises WrongAnswer where it is an error."""
+    outputs, parameters = v2_outputs(response)
+    (array,) = outputs.values()
+    return array, parameters
+
+
+def v2_outputs(response: Response) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """All outputs by name, and the parameters, of a binary V2 response. Raises WrongAnswer where it is an error."""
     if response.status != 200:
         raise WrongAnswer(f"status {response.status}: {response.body[:300]!r}")
     decoded = wire.decode_response(response.body, response.json_bytes)
-    (tensor,) = decoded.outputs.values()
-    array = np.frombuffer(tensor.data, DATATYPES[tensor.datatype].dtype).reshape(tensor.shape)
-    return array, decoded.parameters
+    arrays = {
+        name: np.frombuffer(tensor.data, DATATYPES[tensor.datatype].dtype).reshape(tensor.shape)
+        for name, tensor in decoded.outputs.items()
+    }
+    return arrays, decoded.parameters
 
 
 def sentence() -> Question:
@@ -114,8 +123,8 @@ def contract() -> Question:
 
 
 def picture() -> Question:
-    """A written digit that training did not see, and its label."""
-    return Question("digits", {"image": np.array([TWO], np.float32)}, np.array([2], np.float32))
+    """A written digit that training did not see; of the probabilities that are expected only which is the largest."""
+    return Question("digits", {"image": np.array([TWO], np.float32)}, np.eye(10, dtype=np.float32)[2:3])
 
 
 def _normal(x: float) -> float:

@@ -1,0 +1,219 @@
+"""Throughput of a real instance over the best that its executables can do: many clients, requests of mixed lengths.
+
+The best is a bare process that runs the same requests in the best offline batches of the same executables, padded
+beforehand, and does nothing else. Clients wait for their answers and then send the next request, all in one process
+beside the server's; on a machine of few cores they, and the front, take their time from the executables. Rounds of both
+alternate. Every answer is compared, outside the clock, with what the bare process computed in another batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bare_start import BareStart
+from benchmarks.connection import Response, poll
+from benchmarks.figures import Figure, Report, Target, percentile, ratios
+from benchmarks.offline_batches import OfflineBatches
+from benchmarks.questions import Question, padded_sentence, picture, v2_outputs
+from benchmarks.server import Server, console_script, warmpool
+from benchmarks.simulator.generator import generate
+from benchmarks.status import STATUS, settled
+from benchmarks.stores import Folders, model_in
+from cache.executable import Runtime
+
+START_S_MAX = 180.0
+LOAD_S_MAX = 300.0
+TOLERANCE = 1e-4
+WARM_UP = 0.15  # the share of answers, at either end, that are not counted
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What clients send: `requests` are inputs, `output` names the answer; `connections` are tried one after the other.
+
+    The best throughput counts whose 99 % of answers come within `p99_s_max`.
+    """
+
+    title: str
+    model: str
+    warm: Question
+    output: str
+    requests: list[dict[str, NDArray[Any]]]
+    connections: tuple[int, ...]
+    p99_s_max: float
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One run of the clients: answers a second in the middle of it, and their 99th percentile."""
+
+    connections: int
+    per_s: float
+    p99_s: float
+    median_s: float
+
+
+def subjects() -> list[Subject]:
+    """A real network with mixed lengths; and one that takes less than a request costs the front, in two sizes."""
+    generator = np.random.default_rng(0)
+    lengths = generate("bursty", 400, 0).within(256).lengths
+
+    def text(length: int) -> dict[str, NDArray[Any]]:
+        ids = generator.integers(1000, 30000, (1, length)).astype(np.int32)
+        return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+
+    def images(rows: int) -> dict[str, NDArray[Any]]:
+        return {"image": generator.integers(0, 17, (rows, 8, 8)).astype(np.float32)}
+
+    texts = [text(length) for length in lengths]
+    at_least = Target("at least", 0.9)
+    return [
+        Subject("embed, mixed lengths", "embed", padded_sentence(16), "output", texts, (32, 64), 1.0, at_least),
+        Subject("digits, 1 row", "digits", picture(), "probabilities", [images(1) for _ in range(2000)], (16, 32), 0.1),
+        Subject(
+            "digits, 32 rows", "digits", picture(), "probabilities", [images(32) for _ in range(500)], (8, 16), 0.1
+        ),
+    ]
+
+
+def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
+    """Measure.
+
+    Raises:
+        WrongAnswer: An answer is not what the bare process computed.
+    """
+    train_digits()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    fingerprint = Runtime.open("jaxlib").fingerprint()
+    figures: list[Figure] = []
+    raw: dict[str, Any] = {}
+    for subject in subjects():
+        store = folders.store(subject.model)
+        served = model_in(store, subject.model).method(None)
+        assert served is not None
+        start = BareStart.prepare(folders.root / f"bare-{subject.model}", store, subject.warm, fingerprint)
+        with (
+            OfflineBatches(folders.root / f"bare-{subject.model}", start, served, subject.requests) as bare,
+            warmpool(store, folders.log("warmpool-throughput")) as server,
+        ):
+            poll(server.port, STATUS, START_S_MAX, settled)
+            clients = Clients(folders.root / f"load-{subject.model}", server, subject)
+            bare_per_s: list[float] = []
+            loaded: list[list[Loaded]] = []
+            for number in range(1, rounds + 1):
+                took_s, expected = bare.run()
+                bare_per_s.append(len(subject.requests) / took_s)
+                loaded.append([clients.load(connections, expected) for connections in subject.connections])
+                best = best_of(loaded[-1], subject.p99_s_max)
+                times = f"bare {bare_per_s[-1]:.0f} requests/s, HTTP {best.per_s:.0f}, p99 {best.p99_s * 1e3:.0f} ms"
+                say(f"throughput {number}/{rounds}: {subject.title}: {times}")
+        figures += figures_of(subject, bare_per_s, loaded)
+        raw[subject.title] = {
+            "bare_per_s": bare_per_s,
+            "offline": bare.describe(),
+            "loaded": [[(one.connections, one.per_s, one.p99_s, one.median_s) for one in each] for each in loaded],
+        }
+    return Report("throughput, clients that wait for their answers", figures, raw)
+
+
+def best_of(loaded: Sequence[Loaded], p99_s_max: float) -> Loaded:
+    """The most answers a second within the limit; where none is within it, the one that comes nearest."""
+    within = [one for one in loaded if one.p99_s <= p99_s_max]
+    return max(within, key=lambda one: one.per_s) if within else min(loaded, key=lambda one: one.p99_s)
+
+
+def figures_of(subject: Subject, bare_per_s: Sequence[float], loaded: Sequence[Sequence[Loaded]]) -> list[Figure]:
+    """The best number of connections within the limit, by the median of the rounds, and what it gives in each."""
+    columns = list(zip(*loaded, strict=True))
+    medians = [
+        Loaded(
+            column[0].connections,
+            statistics.median(one.per_s for one in column),
+            statistics.median(one.p99_s for one in column),
+            0.0,
+        )
+        for column in columns
+    ]
+    best = columns[medians.index(best_of(medians, subject.p99_s_max))]
+    per_s = [one.per_s for one in best]
+    title = subject.title
+    limit = f"within a p99 of {subject.p99_s_max * 1e3:.0f} ms"
+    return [
+        Figure(f"{title}: best offline batching, bare", "/s", tuple(bare_per_s)),
+        Figure(f"{title}: over HTTP, {best[0].connections} connections", "/s", tuple(per_s)),
+        Figure(f"{title}: p99", "ms", tuple(one.p99_s * 1e3 for one in best)),
+        ratios(f"{title}: over best offline {limit}", per_s, bare_per_s, subject.target),
+    ]
+
+
+class Clients:
+    """The clients' process for one subject; what it sends is written down once."""
+
+    def __init__(self, folder: Path, server: Server, subject: Subject) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._subject = subject
+        self._server = server
+        self._plan_file, self._out = folder / "plan.json", folder / "responses"
+        sent = [Question(subject.model, inputs, np.empty(0, np.float32)).v2_request() for inputs in subject.requests]
+        requests = folder / "requests"
+        requests.write_bytes(b"".join(sent))
+        self._plan: dict[str, Any] = {
+            "port": server.port,
+            "requests": str(requests),
+            "sizes": list(map(len, sent)),
+            "out": str(self._out),
+        }
+
+    def load(self, connections: int, expected: Sequence[NDArray[Any]]) -> Loaded:
+        """Answer every request about once, over so many connections. Raises WrongAnswer."""
+        count = len(self._subject.requests)
+        plan = self._plan | {"connections": connections, "answers": round(count * (1 + 2 * WARM_UP))}
+        self._plan_file.write_text(json.dumps(plan), encoding="utf-8")
+        ended = subprocess.run(
+            [sys.executable, "-m", "benchmarks.load_client", str(self._plan_file)],
+            cwd=_ROOT,
+            check=True,
+            timeout=LOAD_S_MAX,
+            stdout=subprocess.PIPE,
+        )
+        told = json.loads(ended.stdout)
+        self._check(told, expected)
+        first = round(count * WARM_UP)
+        counted = told["done"][first : first + count + 1]
+        took_s = counted[-1]["answered_s"] - counted[0]["answered_s"]
+        latencies_s = [one["answered_s"] - one["sent_s"] for one in counted]
+        return Loaded(connections, count / took_s, percentile(latencies_s, 0.99), percentile(latencies_s, 0.5))
+
+    def _check(self, told: dict[str, Any], expected: Sequence[NDArray[Any]]) -> None:
+        data = self._out.read_bytes()
+        at = 0
+        for one, size in zip(told["done"], told["sizes"], strict=True):
+            head, _, body = data[at : at + size].partition(b"\r\n\r\n")
+            at += size
+            response = Response(int(head[9:12]), head + b"\r\n", body)
+            number = one["number"] % len(expected)
+            output = v2_outputs(response)[0][self._subject.output]
+            question = Question(self._subject.model, {}, expected[number])
+            question.check(output, f"{self._server.name}, request {number}")
+
+
+def train_digits() -> None:
+    """Digits has no weights before it is trained."""
+    from examples.digits.files import checkpoint
+
+    if not checkpoint().exists():
+        command = [console_script("python"), "-m", "examples.digits.train"]
+        subprocess.run(command, cwd=_ROOT, check=True, timeout=LOAD_S_MAX, stdout=sys.stderr)
