@@ -1,4 +1,4 @@
-"""The command line: `warmpool publish | serve | cache | status | traces`. Only the called command is imported."""
+"""The command line: `warmpool publish | serve | cache | buckets | status | traces`. Only the called one is imported."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ COMMANDS = {
     "publish": ("warmpool.publishing.publish", "export, compile, prove and store a model"),
     "serve": ("warmpool.serve", "serve the models of a store"),
     "cache": ("warmpool.cache_commands.command", "keys, and care for a store"),
+    "buckets": ("warmpool.fitting.command", "bucket plans that fit what callers send"),
     "status": ("warmpool.status_command", "show what an instance is doing"),
     "traces": ("warmpool.traces_command", "show an instance's traces, cold starts and the slowest first"),
 }

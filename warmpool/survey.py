@@ -51,6 +51,10 @@ class Published:
         yield from map(stored.executable_path, target.references)
 
 
+class NoSuchVersion(ValueError):
+    """What was asked for is not published."""
+
+
 @dataclass(slots=True)
 class Survey:
     """What was found.
@@ -71,6 +75,21 @@ class Survey:
             for digest, target in version.targets.items():
                 for spec in target.executables:
                     yield version, digest, spec
+
+
+    def named(self, name: str) -> Published:
+        """The version that MODEL@VERSION means; MODEL alone means the one that is served.
+
+        Raises:
+            NoSuchVersion: There is none.
+        """
+        model, _, version = name.partition("@")
+        of_model = [one for one in self.versions if one.manifest.model == model]
+        for one in of_model:
+            if one.manifest.version == version if version else one.stable:
+                return one
+        there = (f"{one.manifest.model}@{one.manifest.version}" for one in of_model or self.versions)
+        raise NoSuchVersion(f"{name!r} is not published; there is {', '.join(there) or 'nothing'}")
 
 
 def survey(store: SignedStore) -> Survey:

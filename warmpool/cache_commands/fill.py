@@ -23,7 +23,7 @@ from warmpool.publishing.from_store import make_from_store
 from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
 from warmpool.publishing.progress import Progress, shown_on
 from warmpool.settings import add_store_flags
-from warmpool.survey import Published, survey
+from warmpool.survey import Published, Survey, survey
 
 
 class Filled(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +36,6 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
     executables: int = 0
     compiled: int = 0
     problem: str = ""
-
-
-class NoSuchVersion(ValueError):
-    """What was asked for is not published."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
     store = opened(args)
     store.require_signer()
     found = survey(store)
-    versions = _chosen(found.versions, args.models, set(wanted(store)))
+    versions = _chosen(found, args.models, set(wanted(store)))
     # A target that cannot be read is made anew.
     problems = {path: problem for path, problem in found.problems.items() if "/targets/" not in path}
     start_s = time.monotonic()
@@ -86,27 +82,12 @@ def main(args: argparse.Namespace) -> int:
     return 1 if problems or any(one.problem for one in filled) else 0
 
 
-def _chosen(versions: list[Published], names: list[str], asked: set[str]) -> list[Published]:
+def _chosen(found: Survey, names: list[str], asked: set[str]) -> list[Published]:
     """Those named; by default what is served, and whatever an executable is asked for of."""
-    if not names:
-        chosen = [version for version in versions if version.stable or asked & version.keys()]
-        return sorted(chosen, key=lambda version: not version.stable)
-    found = []
-    for name in names:
-        model, _, wanted_version = name.partition("@")
-        of_model = [version for version in versions if version.manifest.model == model]
-        matching = [
-            version
-            for version in of_model
-            if (version.manifest.version == wanted_version if wanted_version else version.stable)
-        ]
-        if not matching:
-            there = (
-                ", ".join(f"{one.manifest.model}@{one.manifest.version}" for one in of_model or versions) or "nothing"
-            )
-            raise NoSuchVersion(f"{name!r} is not published; there is {there}")
-        found += matching
-    return found
+    if names:
+        return [found.named(name) for name in names]
+    chosen = [version for version in found.versions if version.stable or asked & version.keys()]
+    return sorted(chosen, key=lambda version: not version.stable)
 
 
 def _fill(

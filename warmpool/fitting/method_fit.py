@@ -79,6 +79,12 @@ class MethodFit:
         return next(plan for plan in self.plans if plan.name == name)
 
     @property
+    def fitted_to_what(self) -> str:
+        """'1,234 batches', or requests."""
+        what = "requests" if self.fitted_to is self.seen.requests else "batches"
+        return f"{self.fitted_to.count:,.0f} {what}"
+
+    @property
     def buckets(self) -> tuple[dict[str, int], ...]:
         """The fitted ones by dimension."""
         return tuple(named(self.dims, bucket) for bucket in self.plan(FITTED).buckets)

@@ -48,7 +48,7 @@ class Seen:
     Attributes:
         requests: As they came. Rows beyond the largest batch are chunks, as they are when they run.
         batches: As they ran: the rows of a batch with the other sizes of each of its parts, which weigh one together.
-            Of a file they are the requests: what would have run together is not known.
+            A file says nothing of them.
     """
 
     requests: Observations
@@ -90,7 +90,7 @@ def from_file(path: Path, dims: Sequence[DimSpec]) -> Seen:
             requests = observed(summed(_lines(path.name, reader, dims)), dims)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadTrace(f"{path.name} cannot be read: {error}") from error
-    return Seen(requests, requests)
+    return Seen(requests, observed({}, dims))
 
 
 def observed(shapes: Mapping[Shape, float], dims: Sequence[DimSpec]) -> Observations:
