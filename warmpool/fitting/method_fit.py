@@ -125,7 +125,7 @@ def fit_method(
     """
     batches = seen.batches if seen.batches.count >= OBSERVATIONS_MIN else seen.requests
     if batches.count < OBSERVATIONS_MIN:
-        raise TooFew(f"{method}: {batches.count:.0f} requests were seen, needed: {OBSERVATIONS_MIN}")
+        raise TooFew(f"{batches.count:.0f} requests were seen, needed: {OBSERVATIONS_MIN}")
     names = [dim.name for dim in dims]
     now = tuple(sorted(tuple(bucket[name] for name in names) for bucket in today))
     cost = MeasuredCost(

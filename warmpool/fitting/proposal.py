@@ -12,7 +12,7 @@ from warmpool.fitting.method_fit import MethodFit, TooFew, fit_method
 from warmpool.fitting.observations import Seen, from_file, from_records
 from warmpool.manifest import Manifest, PlanSpec, Target
 from warmpool.publishing.buckets import buckets_over
-from warmpool.publishing.plans import dims_of
+from warmpool.publishing.plans import dims_of, problem_of_plan
 from warmpool.traffic_record import TrafficRecord, read_records
 
 
@@ -83,20 +83,25 @@ def propose(manifest: Manifest, target: Target, source: Source, methods: Sequenc
     fits: list[MethodFit] = []
     skipped: list[str] = []
     for method in methods:
-        spec, dims = manifest.methods[method], dims_of(manifest, method)
-        if not dims:
-            skipped.append(f"{method}: it has no dimensions")
-        elif not spec.symbolic:
-            skipped.append(f"{method}: it was exported once a bucket: give its dimensions other sizes and publish it")
-        elif not any(one.method == method for one in target.executables):
-            skipped.append(f"{method}: nothing is measured of it on this kind of machine")
-        else:
-            today = buckets_today(manifest, target, method)
-            try:
-                seen = source.seen(manifest, method)
-                fits.append(fit_method(method, dims, today, target.executables, seen, count=count))
-            except TooFew as error:
-                skipped.append(str(error))
+        try:
+            fits.append(_fitted(manifest, target, source, method, count))
+        except (NothingToFit, TooFew) as error:
+            skipped.append(f"{method}: {error}")
     if not fits:
         raise NothingToFit("; ".join(skipped))
     return Proposal(tuple(fits), tuple(skipped))
+
+
+def _fitted(manifest: Manifest, target: Target, source: Source, method: str, count: int | None) -> MethodFit:
+    dims = dims_of(manifest, method)
+    if not dims:
+        raise NothingToFit("it has no dimensions")
+    if not manifest.methods[method].symbolic:
+        raise NothingToFit("it was exported once a bucket: give its dimensions other sizes and publish it")
+    if not any(one.method == method for one in target.executables):
+        raise NothingToFit("nothing is measured of it on this kind of machine")
+    today = buckets_today(manifest, target, method)
+    fit = fit_method(method, dims, today, target.executables, source.seen(manifest, method), count=count)
+    if problem := problem_of_plan(manifest, method, fit.buckets):
+        raise NothingToFit(f"what fits it cannot be compiled: {problem}")
+    return fit

@@ -16,9 +16,11 @@ from cache.errors import Damaged, NotStored, Unreadable, Untrusted
 from cache.fingerprint import Fingerprint
 from cache.records import decoded
 from cache.signed_store import SignedStore
+from warmpool.arena import regions
 from warmpool.manifest import (
     DimSpec,
     Manifest,
+    MethodSpec,
     PlanSpec,
     Serving,
     Target,
@@ -28,6 +30,8 @@ from warmpool.manifest import (
     target_path,
 )
 from warmpool.publishing.buckets import BUCKETS_MAX, ends
+from warmpool.soundness import arena_bytes
+from warmpool.symbolic import shape_of
 
 _NO_RECORD = (NotStored, Damaged, Untrusted, Unreadable, msgspec.MsgspecError)
 
@@ -38,22 +42,41 @@ def dims_of(manifest: Manifest, method: str) -> tuple[DimSpec, ...]:
     return tuple(dim for dim in manifest.dims if dim.name in used)
 
 
-def problem_of_plan(dims: Sequence[DimSpec], buckets: Sequence[Mapping[str, int]]) -> str:
-    """Why these cannot be the buckets of a method with these dimensions, "" if they can."""
-    names = [dim.name for dim in dims]
-    for bucket in buckets:
-        if list(bucket) != names:
-            return f"a bucket has sizes for {', '.join(bucket) or 'nothing'}, needed: {', '.join(names) or 'nothing'}"
-        for dim in dims:
-            low, high = dim.sizes[0] if dim.batch else 1, dim.sizes[-1]
-            if not low <= bucket[dim.name] <= high:
-                return f"a bucket has the {dim.name} {bucket[dim.name]}, allowed: {low} to {high}"
+def problem_of_plan(manifest: Manifest, method: str, buckets: Sequence[Mapping[str, int]]) -> str:
+    """Why these cannot be the buckets of a method, "" if they can."""
+    spec, dims = manifest.methods[method], dims_of(manifest, method)
+    if not spec.symbolic:
+        return "its program has no symbolic dimensions"
+    if problem := next(filter(None, (_bucket_problem(spec, dims, bucket) for bucket in buckets)), ""):
+        return problem
     missing = [bucket_name(bucket) for bucket in ends(dims) if bucket not in buckets]
     if missing:
         return f"the bucket {missing[0]} is missing, which every plan has"
     if len({tuple(bucket.values()) for bucket in buckets}) < len(buckets):
         return "it has a bucket twice"
     return f"it has {len(buckets)} buckets, allowed: {BUCKETS_MAX}" if len(buckets) > BUCKETS_MAX else ""
+
+
+def _bucket_problem(spec: MethodSpec, dims: Sequence[DimSpec], bucket: Mapping[str, int]) -> str:
+    names = [dim.name for dim in dims]
+    if list(bucket) != names:
+        return f"a bucket has sizes for {', '.join(bucket) or 'nothing'}, needed: {', '.join(names) or 'nothing'}"
+    for dim in dims:
+        low, high = dim.sizes[0] if dim.batch else 1, dim.sizes[-1]
+        if not low <= bucket[dim.name] <= high:
+            return f"a bucket has the {dim.name} {bucket[dim.name]}, allowed: {low} to {high}"
+    problem = _tensors_problem(spec, dims, bucket)
+    return f"the bucket {bucket_name(dict(bucket))} has {problem}" if problem else ""
+
+
+def _tensors_problem(spec: MethodSpec, dims: Sequence[DimSpec], bucket: Mapping[str, int]) -> str:
+    """Why a lane has no place for a bucket's tensors, "" if it has: it is made for the sizes of the manifest."""
+    shapes = [(tensor.dtype, shape_of(tensor.shape, bucket)) for tensor in (*spec.inputs, *spec.outputs)]
+    if any(size < 0 for _, shape in shapes for size in shape):
+        return "an output of less than no size"
+    end = max((region.end for region in regions(shapes)), default=0)
+    room = arena_bytes(spec, {dim.name: dim for dim in dims})
+    return f"tensors of {end} bytes, allowed: {room}" if end > room else ""
 
 
 def plans_for(
@@ -77,10 +100,7 @@ def plans_for(
     for method, plan in plans.items():
         if method not in manifest.methods:
             continue
-        problem = problem_of_plan(dims_of(manifest, method), plan.buckets)
-        if not manifest.methods[method].symbolic:
-            problem = "its program has no symbolic dimensions"
-        if problem:
+        if problem := problem_of_plan(manifest, method, plan.buckets):
             say(f"{manifest.model}: the fitted plan of {method} is not kept: {problem}")
         else:
             kept[method] = plan

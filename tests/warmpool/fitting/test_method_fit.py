@@ -111,7 +111,7 @@ def test_batches_decide_the_rows_where_enough_were_seen() -> None:
 
 def test_too_little_to_fit_to_is_refused_with_how_much_there_is() -> None:
     requests = of(*[(1, 5)] * 30)
-    with pytest.raises(TooFew, match="predict: 30 requests were seen, needed: 200"):
+    with pytest.raises(TooFew, match="30 requests were seen, needed: 200"):
         fitted(Seen(requests, requests))
 
 

@@ -89,12 +89,15 @@ def target(machine: Fingerprint, *specs: ExecutableSpec, **plans: PlanSpec) -> T
 
 
 def test_a_plan_within_the_limits_has_no_problem() -> None:
-    assert problem_of_plan((BATCH, SEQ), PLAN.buckets) == ""
-    assert problem_of_plan((BATCH, SEQ), grid(batch=BATCH.sizes, seq=SEQ.sizes)) == ""
+    assert problem_of_plan(manifest(), "predict", PLAN.buckets) == ""
+    assert problem_of_plan(manifest(), "predict", grid(batch=BATCH.sizes, seq=SEQ.sizes)) == ""
     assert (
-        problem_of_plan((BATCH, SEQ), ({"batch": 8, "seq": 64}, {"batch": 3, "seq": 5}, {"batch": 1, "seq": 64})) == ""
+        problem_of_plan(
+            manifest(), "predict", ({"batch": 8, "seq": 64}, {"batch": 3, "seq": 5}, {"batch": 1, "seq": 64})
+        )
+        == ""
     )
-    assert problem_of_plan((), ({},)) == ""
+    assert problem_of_plan(manifest(dims=()), "predict", ({},)) == ""
 
 
 @pytest.mark.parametrize(
@@ -113,13 +116,37 @@ def test_a_plan_within_the_limits_has_no_problem() -> None:
     ],
 )
 def test_a_plan_out_of_the_limits_has_its_problem_named(buckets: tuple[dict[str, int], ...], problem: str) -> None:
-    assert problem in problem_of_plan((BATCH, SEQ), buckets)
+    assert problem in problem_of_plan(manifest(), "predict", buckets)
+
+
+@pytest.mark.parametrize(
+    ("axis", "problem"),
+    [
+        ("100*(70 - seq)", "the bucket batch=8,seq=3 has tensors of 214528 bytes, allowed: 173312"),
+        ("seq - 9", "the bucket batch=8,seq=3 has an output of less than no size"),
+    ],
+)
+def test_buckets_whose_tensors_a_lane_has_no_place_for_are_a_problem(axis: str, problem: str) -> None:
+    """Lanes are made for the sizes of the manifest, 16 and 64: an output may be larger, or none, below."""
+    spec = manifest().methods["predict"]
+    output = TensorSpec(name="y", dtype="float32", shape=("batch", axis))
+    changed = {"predict": msgspec.structs.replace(spec, outputs=(output,))}
+    whole = msgspec.structs.replace(manifest(), methods=changed)
+    assert problem_of_plan(whole, "predict", grid(batch=(1, 8), seq=(16, 64))) == ""
+    assert problem_of_plan(whole, "predict", grid(batch=(8, 1), seq=(3, 64))) == problem
+
+
+def test_a_method_without_symbolic_dimensions_has_no_plan_but_its_own() -> None:
+    whole = manifest(symbolic=False)
+    assert problem_of_plan(whole, "predict", PLAN.buckets) == "its program has no symbolic dimensions"
 
 
 def test_more_buckets_than_a_publish_makes_are_a_problem() -> None:
     wide = DimSpec(name="seq", max=65, sizes=(65,))
-    assert problem_of_plan((BATCH, SEQ), grid(batch=tuple(range(1, 9)), seq=tuple(range(1, 65)))) == ""
-    problem = problem_of_plan((BATCH, wide), grid(batch=tuple(range(1, 9)), seq=tuple(range(1, 66))))
+    assert problem_of_plan(manifest(), "predict", grid(batch=tuple(range(1, 9)), seq=tuple(range(1, 65)))) == ""
+    problem = problem_of_plan(
+        manifest(dims=(BATCH, wide)), "predict", grid(batch=tuple(range(1, 9)), seq=tuple(range(1, 66)))
+    )
     assert problem == "it has 520 buckets, allowed: 512"
 
 
