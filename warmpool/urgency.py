@@ -43,21 +43,26 @@ class Urgency:
     @classmethod
     def of_headers(cls, headers: Mapping[str, str]) -> Urgency:
         """What headers or metadata say. Raises BadInput for one that is not allowed."""
-        timeout_ms = headers.get(wire.TIMEOUT_HEADER)
-        level = headers.get(wire.PRIORITY_HEADER)
+        timeout_ms, level = headers.get(wire.TIMEOUT_HEADER), headers.get(wire.PRIORITY_HEADER)
+        if timeout_ms is None and level is None:
+            return NOTHING_SAID
+        largest_ms, largest = wire.TIMEOUT_MS_MAX, wire.PRIORITY_LEVEL_MAX
         return cls(
-            None
-            if timeout_ms is None
-            else whole_number(wire.TIMEOUT_HEADER, timeout_ms, 1, wire.TIMEOUT_MS_MAX) / 1000,
-            0 if level is None else whole_number(wire.PRIORITY_HEADER, level, 0, wire.PRIORITY_LEVEL_MAX, _LEVELS),
+            None if timeout_ms is None else whole_number(wire.TIMEOUT_HEADER, timeout_ms, 1, largest_ms) / 1000,
+            0 if level is None else whole_number(wire.PRIORITY_HEADER, level, 0, largest, _LEVELS),
         )
 
     def with_parameters(self, parameters: Mapping[str, object]) -> Urgency:
         """This and what a request's parameters say; others than the two are not looked at. Raises BadInput."""
+        if TIMEOUT_PARAMETER not in parameters and PRIORITY_PARAMETER not in parameters:
+            return self
         timeout_us = _parameter(parameters, TIMEOUT_PARAMETER, wire.TIMEOUT_MS_MAX * 1000, "microseconds, 0 for none")
         level = _parameter(parameters, PRIORITY_PARAMETER, wire.PRIORITY_LEVEL_MAX, _LEVELS)
         times_s = [time_s for time_s in (self.timeout_s, timeout_us / 1e6 if timeout_us else None) if time_s]
         return Urgency(min(times_s, default=None), self.level or level)
+
+
+NOTHING_SAID = Urgency()
 
 
 def whole_number(field: str, text: str, least: int, largest: int, allowed: str = "") -> int:
