@@ -47,6 +47,10 @@ class Devices:
         """
         return self._put(array, self._single[number], [array], self.each[number : number + 1], copied=copied)
 
+    def let_go(self) -> None:
+        """Let go of host memory whose buffers are gone: jaxlib does so at its next call, which may be long to come."""
+        self._jax.collect_garbage()
+
     def place(self, array: NDArray[Any], placement: Placement, sharding: Any, *, copied: bool) -> Buffer:
         """The array on all devices, on each its part; None where the placement has no parts."""
         # An array without dimensions has no parts, and jaxlib takes no numpy scalar.

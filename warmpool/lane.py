@@ -128,12 +128,16 @@ class Lane:
                 return self._load(work)
             case messages.Unload():
                 self.warm.pop(work.executable, None)  # it may have stayed cold
-                give_back()
+                self._give_back()
                 return messages.Unloaded(executable=work.executable)
             case messages.Unmap():
                 del self.weights[work.version]
-                give_back()
+                self._give_back()
                 return messages.Unmapped(version=work.version)
+
+    def _give_back(self) -> None:
+        self.runtime.devices.let_go()
+        give_back()
 
     def _map(self, message: messages.Weights) -> messages.Mapped:
         stages: list[messages.Stage] = []

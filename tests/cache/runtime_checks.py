@@ -222,6 +222,19 @@ def a_run_without_room_fails_alone(folder: Path, mode: Any) -> None:
     tell(kind="it runs again")
 
 
+def a_buffer_that_is_gone_lets_go_of_its_array(folder: Path) -> None:
+    """Where nothing else happens that makes jaxlib look: a mapped file would stay mapped."""
+    runtime = Runtime.open("jaxlib")
+    array = placed(0, 1024)
+    gone = weakref.ref(array)
+    buffer = runtime.put(array)
+    del array
+    assert gone() is not None
+    del buffer
+    runtime.devices.let_go()
+    assert gone() is None
+
+
 def read_only_and_strided_arrays_can_be_put(folder: Path) -> None:
     runtime = Runtime.open("jaxlib")
     executable = loaded(runtime, folder, "add")

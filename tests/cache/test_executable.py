@@ -23,6 +23,7 @@ CHECKS = (
     "aligned_memory_is_aliased",
     "unaligned_memory_is_copied",
     "a_buffer_keeps_its_array_alive",
+    "a_buffer_that_is_gone_lets_go_of_its_array",
     "memory_is_told_by_a_loaded_executable_as_by_its_compile",
     "memory_that_is_not_told_is_not_known",
     "read_only_and_strided_arrays_can_be_put",

@@ -7,6 +7,7 @@ import pytest
 from cache.local_store import LocalStore
 from tests.instance_process import serving
 from tests.tiny import publish_tiny
+from tests.warmpool.large import publish_large
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +27,12 @@ def tiny_store(published):
 @pytest.fixture(scope="session")
 def fingerprint(published):
     return published[1]
+
+
+@pytest.fixture(scope="session")
+def large_store(tmp_path_factory):
+    """The folder of a store with models that take much memory, which no test changes."""
+    return publish_large(tmp_path_factory.mktemp("large"))
 
 
 @pytest.fixture

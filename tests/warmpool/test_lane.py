@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cache.local_store import LocalStore
 from cache.signing import ANYONE
 from tests.instance_process import alive, wait_until
 from tests.tiny import BIAS, MATRIX, METHODS
+from tests.warmpool.large import ROW_BYTES, WEIGHT_BYTES, hungry
 from tests.warmpool.tampering import Genuine, deadly
 from warmpool import messages
 from warmpool.arena import Arena, regions
@@ -47,8 +49,8 @@ def model(store):
 class Lane:
     """The front's half of a lane, one message at a time."""
 
-    def __init__(self, zygote, mode, model):
-        self.arena = Arena.create(1 << 16)
+    def __init__(self, zygote, mode, model, arena_bytes=1 << 16):
+        self.arena = Arena.create(arena_bytes)
         argument = {"mode": mode, "arena_bytes": self.arena.size_bytes, "trust": ANYONE.to_json()}
         self.channel = zygote.fork("warmpool.lane:main", argument, descriptors=(self.arena.descriptor,), orphan=True)
         self.channel.settimeout(REPLY_S_MAX)
@@ -322,3 +324,107 @@ def test_the_signals_of_its_group_do_not_end_it(lane, loads):
         os.kill(lane.pid, number)
     lane.map_weights()
     lane.ask(loads["predict", 1], messages.Warm)
+
+
+# What goes
+
+
+def memory_of(pid):
+    """What a process has resident in bytes: with no file behind it, and of files."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return tuple(int(lines[name].split()[0]) << 10 for name in ("RssAnon", "RssFile"))
+
+
+def address_bytes(pid):
+    """The address space that a process uses."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def large(zygote, large_store, fingerprint):
+    """Makes a lane for one of the large models, and gives its loads by rows."""
+    process, mode = zygote
+    running = []
+
+    def make(name):
+        store = LocalStore(large_store)
+        model = read_catalog(store).models[name]
+        plan = plan_loads(store, [model], fingerprint, verified={}, ladder_only=False)
+        running.append(Lane(process, mode, model, 1 << 20))
+        running[-1].map_weights()
+        return running[-1], {one.candidate.bucket["batch"]: one.message for one in plan.loadables.values()}
+
+    yield make
+    for lane in running:
+        lane.close()
+
+
+def test_what_it_lets_go_of_leaves_its_memory_and_may_come_back(large):
+    lane, loads = large("heavy")
+
+    def fill():
+        for turn in range(40):  # as many as that, that one more or less makes no difference
+            lane.ask(changed(loads[1], executable=100 + turn), messages.Warm)
+        (found,) = lane.run(changed(loads[1], executable=100), np.eye(16, dtype=np.float32)[:1])
+        assert found.tolist() == [1008.0]
+        return memory_of(lane.pid)
+
+    def empty():
+        for turn in range(40):
+            assert lane.ask(messages.Unload(executable=100 + turn), messages.Unloaded).executable == 100 + turn
+        without_executables = memory_of(lane.pid)
+        assert lane.ask(messages.Unmap(version=lane.model.key), messages.Unmapped).version == lane.model.key
+        with_nothing = memory_of(lane.pid)
+        lane.map_weights()
+        return without_executables, with_nothing
+
+    fill()
+    empty()
+    full = fill()
+    (anonymous, files), (_, files_after) = again = empty()
+    one = (full[0] - anonymous) / 40
+    assert one > 200_000, "so much is an executable at the least"
+    assert files >= files_after + WEIGHT_BYTES - (4 << 20)
+    for _ in range(4):
+        fill()
+        again = empty()
+    assert again[0][0] - anonymous < 10 * one, "of 160 that came and went"
+    assert again[1][1] - files_after < 4 << 20
+    answer = lane.ask(messages.Ask(), messages.Answer)
+    assert answer.compiles == 0
+
+
+def test_letting_go_of_what_stayed_cold_is_no_error(lane, loads, tmp_path):
+    lane.map_weights()
+    lane.ask(changed(loads["predict", 4], artifact_path=str(tmp_path / "nowhere")), messages.Cold)
+    lane.ask(messages.Unload(executable=loads["predict", 4].executable), messages.Unloaded)
+    lane.ask(loads["predict", 4], messages.Warm)
+    assert lane.run(loads["predict", 4], np.zeros((4, 4)))[0].tolist() == [BIAS.tolist()] * 4
+
+
+def test_a_run_for_which_there_is_no_room_fails_and_says_so_and_smaller_ones_do_not(large):
+    """The lane may grow by less than the largest bucket takes, and by more than the next one does."""
+    lane, loads = large("hungry")
+    before = address_bytes(lane.pid)
+    for load in loads.values():
+        lane.ask(load, messages.Warm)
+    wait_until(lambda: address_bytes(lane.pid) < before + 6 * ROW_BYTES)  # what the first runs took is given back
+    limit = address_bytes(lane.pid) + 6 * ROW_BYTES
+    resource.prlimit(lane.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    failed = lane.ask(messages.Run(executable=loads[8].executable), messages.Failed)
+    assert failed.out_of_memory
+    assert "RESOURCE_EXHAUSTED" in failed.reason
+    x = np.linspace(-1, 1, 4 * 4096, dtype=np.float32).reshape(4, 4096)
+    np.testing.assert_array_equal(lane.run(loads[4], x)[0], hungry(x))
+    cold = lane.ask(changed(loads[8], executable=100), messages.Cold)
+    assert cold.out_of_memory, "its first run takes as much"
+    lane.ask(messages.Unload(executable=100), messages.Unloaded)
+    resource.prlimit(lane.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    x = np.linspace(-1, 1, 8 * 4096, dtype=np.float32).reshape(8, 4096)
+    np.testing.assert_array_equal(lane.run(loads[8], x)[0], hungry(x))
+
+
+def test_a_lane_that_fails_for_another_reason_is_not_out_of_memory(lane, loads, tmp_path):
+    lane.map_weights()
+    assert not lane.ask(changed(loads["predict", 4], artifact_path=str(tmp_path)), messages.Cold).out_of_memory
+    assert lane.hello.memory_bytes_max == 0, "a CPU has no memory of its own"
