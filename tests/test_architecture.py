@@ -13,7 +13,8 @@ CONTRACTS = {
     contract["id"]: contract
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
-FOLDERS = ("cache", "functions", "warmpool", "warmpool/cache_commands", "warmpool/publishing", "warmpool/scheduling")
+PACKAGES = ("cache_commands", "fitting", "publishing", "scheduling")
+FOLDERS = ("cache", "functions", "warmpool", *(f"warmpool/{package}" for package in PACKAGES))
 
 
 def files(folder: str) -> set[str]:
