@@ -228,6 +228,7 @@ class Holdings:
         self.loads.died(status)
 
     def _take_in(self, plan: LoadPlan) -> None:
+        plan.work = [work for work in plan.work if isinstance(work, messages.Load) or not self._has(work)]
         refused = self.loads.refused(plan)
         self.cold_reasons |= refused
         footprints = {number: loadable.footprint for number, loadable in plan.loadables.items()}
@@ -251,6 +252,11 @@ class Holdings:
                 self.warm_count -= 1
             self.loads.ask(messages.Unload(executable=loadable.candidate.id))
         self._release(loadable.message.version)
+
+    def _has(self, weights: messages.Weights) -> bool:
+        """Whether weights are mapped, were tried, or will be."""
+        coming = self.loads.brings(weights.version)
+        return self.loads.plans(weights) or (weights.version in self.mapped if coming is None else coming)
 
     def _need(self, version: str) -> None:
         """Have weights mapped before what is asked for next."""

@@ -26,6 +26,7 @@ from warmpool.dataplane import Answer, DataPlane
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan
+from warmpool.plan_following import PlanFollowing
 from warmpool.readiness import Readiness
 from warmpool.request_trace import request_spans
 from warmpool.served_models import ServedModels
@@ -62,6 +63,7 @@ class Instance:
         self.readiness = Readiness(self.dataplane, self.lanes)
         self.models = ServedModels(store, self.dataplane, self.lanes)
         self.upkeep = Upkeep(store, self.lanes, self.models)
+        self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.notice)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started)
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
@@ -97,6 +99,7 @@ class Instance:
         await self.settled.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.upkeep.run(self.models.fingerprints))
+            group.create_task(self.plan_following.run())
             group.create_task(self.dataplane.traffic.keep(self.store))
 
     async def stop(self) -> None:

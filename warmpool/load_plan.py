@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,6 +153,14 @@ def plan_loads(
         targets[key] = target
         plan.add_weights(model, verified.get(key, ""))
     wanted = [(by_key[key], spec) for key, spec in load_order(targets) if spec.ladder or not ladder_only]
+    add_executables(plan, store, wanted, far=far)
+    return plan
+
+
+def add_executables(
+    plan: LoadPlan, store: Store, wanted: Sequence[tuple[ServedModel, ExecutableSpec]], *, far: bool
+) -> None:
+    """Plan executables of models whose weights are planned, in this order; `far` as in `plan_loads`."""
     files = fetch_all(store, (executable_path(spec.key) for _, spec in wanted)) if far else {}
     for model, spec in wanted:
         path = executable_path(spec.key)
@@ -162,7 +170,6 @@ def plan_loads(
         else:
             plan.add(model, spec, "", absent=told(file))
             log.error("executable is missing", extra={"model": model.key, "reason": str(file)})
-    return plan
 
 
 def _footprint(version: str, spec: ExecutableSpec, tensor_bytes: int) -> Footprint:

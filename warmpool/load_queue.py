@@ -116,6 +116,10 @@ class LoadQueue:
                 found = isinstance(work, messages.Weights)
         return found
 
+    def plans(self, weights: messages.Weights) -> bool:
+        """Whether the rest of the plan maps these weights."""
+        return any(_maps(work, weights.version) for work in self._planned)
+
     def unloads(self, executable: int) -> bool:
         """Whether an executable is to go, or is going."""
         return any(work == messages.Unload(executable=executable) for work in (*self._in_flight, *self._asked))

@@ -9,17 +9,26 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from cache.errors import Damaged, StoreUnavailable
+from cache.errors import CacheError, Damaged, StoreUnavailable
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
-from warmpool.catalog import Catalog, ServedModel, read_catalog, read_model, verify_weights
+from warmpool.catalog import (
+    Catalog,
+    ServedMethod,
+    ServedModel,
+    read_catalog,
+    read_model,
+    read_target,
+    verify_weights,
+)
 from warmpool.dataplane import DataPlane
 from warmpool.lanes import LaneProxy
-from warmpool.load_plan import LoadPlan, plan_loads
-from warmpool.manifest import serving_path, weights_path
+from warmpool.load_plan import Loadable, LoadPlan, add_executables, plan_loads
+from warmpool.manifest import Target, serving_path, weights_path
+from warmpool.plan_changes import change_of
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +101,43 @@ class ServedModels:
             return None
         models = [model for name, model in self._dataplane.catalog.models.items() if name in plan.missing]
         return self._plan(lane, models, first=plan.end)
+
+    def change(
+        self, lane: LaneProxy, having: Mapping[int, Loadable], further: LoadPlan
+    ) -> dict[ServedMethod, tuple[int, ...]]:
+        """Add to a further plan what a lane is to have besides; by method the numbers of what is planned no more.
+
+        In a thread.
+
+        Args:
+            lane: The lane.
+            having: What it has, or is to have.
+            further: A plan without executables, whose numbers go on where those of the lane's own end.
+
+        Raises:
+            StoreUnavailable: The store cannot be read. A target that is damaged, or gone, changes nothing.
+        """
+        gone: dict[ServedMethod, tuple[int, ...]] = {}
+        for name, model in list(self._dataplane.catalog.models.items()):
+            target = None if name in further.missing else self._target(lane, model)
+            if target is None:
+                continue
+            change = change_of(model, target, having, ladder_only=lane is not self._lanes[0])
+            gone |= change.gone
+            if change.new:
+                further.add_weights(model, self.identities.get(model.key, ""))
+                add_executables(further, self._store, [(model, spec) for spec in change.new], far=self.far)
+        return gone
+
+    def _target(self, lane: LaneProxy, model: ServedModel) -> Target | None:
+        """What there is of a version for a lane's kind of machine, None if that cannot be used."""
+        try:
+            return read_target(self._store, model, self.fingerprints[lane.name].digest)
+        except StoreUnavailable:
+            raise
+        except CacheError as error:
+            log.warning("target cannot be read", extra={"model": model.key, "reason": str(error)})
+            return None
 
     def unread(self) -> list[str]:
         """Models that cannot be served, and might be if they were read again."""

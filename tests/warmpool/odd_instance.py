@@ -1,4 +1,4 @@
-"""`warmpool`, as a process: its upkeep looks often, and its store may be odd.
+"""`warmpool`, as a process: it looks at its store often, and that may be odd.
 
 ODD_STORE names what is odd about it: "copying" has copies of objects beside it, as a machine before a bucket has,
 "counting" writes a byte to the file <store>.looks each time that the upkeep looks at an executable, and one to
@@ -17,12 +17,13 @@ from pathlib import Path
 from cache import opening
 from cache.local_store import LocalStore
 from cache.store import Store
-from warmpool import cli, upkeep
+from warmpool import cli, plan_following, upkeep
 
 ODD_STORE = "ODD_STORE"
 LOOK_FIRST_S = 0.01
 LOOK_S_MAX = 0.02
 TRUST_EVERY_S = 0.1
+PLANS_EVERY_S = 0.05
 
 
 class CopyingStore(LocalStore):
@@ -86,5 +87,6 @@ def odd_store(uri: str) -> Store:
 
 if __name__ == "__main__":
     upkeep.LOOK_FIRST_S, upkeep.LOOK_S_MAX, upkeep.TRUST_EVERY_S = LOOK_FIRST_S, LOOK_S_MAX, TRUST_EVERY_S
+    plan_following.LOOK_EVERY_S = PLANS_EVERY_S
     opening.raw_store = odd_store
     sys.exit(cli.main())

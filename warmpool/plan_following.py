@@ -1,0 +1,83 @@
+"""Lanes follow the bucket plans of what is served.
+
+What is new is loaded beside what they have, and only then goes what is planned no more. A plan changes in the store,
+where `warmpool buckets fit` puts a target whose executables are there already, proved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from warmpool.catalog import ServedMethod
+from warmpool.lanes import LaneProxy
+from warmpool.load_plan import Loadable, LoadPlan
+from warmpool.plan_changes import given_up
+from warmpool.store_calls import StoreCalls
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 20.0
+_READY = ("warm", "evicted")  # what gave its place to something else can be loaded again
+
+
+class Models(Protocol):
+    """The models of an instance."""
+
+    def change(
+        self, lane: LaneProxy, having: Mapping[int, Loadable], further: LoadPlan
+    ) -> dict[ServedMethod, tuple[int, ...]]:
+        """Add to a further plan what a lane is to have besides; by method the numbers of what is planned no more.
+
+        In a thread. Raises StoreUnavailable.
+        """
+
+
+class PlanFollowing:
+    """Of the lanes of one instance.
+
+    Args:
+        lanes: They may come later.
+        models: What they serve.
+        notice: Told when something is cold that was to be warm.
+    """
+
+    def __init__(self, lanes: Sequence[LaneProxy], models: Models, notice: Callable[[], None]) -> None:
+        self._lanes = lanes
+        self._models = models
+        self._notice = notice
+        self._calls = StoreCalls()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for lane in self._lanes:
+                await self.look(lane)
+
+    async def look(self, lane: LaneProxy) -> None:
+        """Let a lane take up what is new, and give up what is planned no more once all else of its method is ready."""
+        plan = lane.held.load_plan
+        if plan is None:
+            return
+        having, further = dict(plan.loadables), LoadPlan(end=plan.end, missing=dict(plan.missing))
+        asked = f"plans of {lane.name}"
+        gone = await self._calls.ask(asked, partial(self._models.change, lane, having, further))
+        if gone is None or lane.held.load_plan is not plan or plan.loadables.keys() != having.keys():
+            return  # another process, or other executables have come meanwhile: the next look sees to it
+        if further.loadables:
+            _tell("bucket plan has changed", lane, further.loadables.values())
+            lane.extend(further)
+            if further.absent:
+                self._notice()
+        numbers = given_up(gone, plan.loadables, lambda number: lane.held.state(number) in _READY)
+        if numbers:
+            _tell("executables are planned no more", lane, (plan.loadables[number] for number in numbers))
+            lane.retire(numbers)
+
+
+def _tell(what: str, lane: LaneProxy, loadables: Iterable[Loadable]) -> None:
+    log.info(what, extra={"lane": lane.name, "executables": [one.title for one in loadables]})
