@@ -42,7 +42,10 @@ class Answer:
         }
 
     def served(self) -> dict[str, Any]:
-        """What happened, as responses say it; of a split request the slowest part. Times in microseconds."""
+        """What happened, as responses say it; of a split request the slowest part. Times in microseconds.
+
+        Of the whole batch: rows that were asked for and rows of padding, and the same in elements of all its inputs.
+        """
         if not self.parts:
             return {"rows": 0, "parts": 0}
         slowest = max(self.parts, key=lambda part: part.received_ns - part.arrived_ns)
@@ -52,6 +55,9 @@ class Answer:
             "padding": round(slowest.padding, 4),
             "rows": self.rows,
             "batch_rows": slowest.batch_rows,
+            "padded_rows": slowest.padded_rows,
+            "elements": slowest.elements,
+            "padded_elements": slowest.padded_elements,
             "parts": len(self.parts),
             "cold": any(part.cold for part in self.parts),
             "queue_us": (slowest.formed_ns - slowest.arrived_ns) // 1000,

@@ -101,6 +101,8 @@ def test_the_bucket_that_ran_covers_the_request_and_its_padding_is_told(instance
     assert batch in (4, 8)  # which is cheapest is measured
     assert seq in (8, 16)
     assert parameters["padding"] == pytest.approx(1 - 15 / (batch * seq), abs=1e-4)
+    assert (parameters["batch_rows"], parameters["padded_rows"]) == (3, batch - 3)
+    assert (parameters["elements"], parameters["padded_elements"]) == (2 * 15, 2 * (batch * seq - 15))
     assert parameters["lane"] == "primary"
     assert parameters["cold"] is False
 
