@@ -11,11 +11,11 @@ All of this is done in logarithms, where twice as long and half as long are equa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from warmpool.scheduling.pace import VOTES_MAX, Pace
-from warmpool.scheduling.published import Published, log_us
+from warmpool.scheduling.published import Published, Took, log_us
 from warmpool.scheduling.recent import FEW, Recent
 from warmpool.scheduling.work import Method
 from warmpool.selection import Candidate
@@ -32,7 +32,7 @@ BEYOND = 1.25  # a bound is at most so much further from the level than the long
 
 MOVED, BOUND_MOVED, BOUND_MOVED_SHARE = 0.05, 0.2, 0.4  # the last of how far a bound is from its level
 BUCKETS_MAX = 1024
-FIT_FIRST, FIT_EVERY_MAX, FIT_BUCKETS_MAX = 3, 256, 32  # batches, batches, the latest buckets
+FIT_FIRST, FIT_BUCKETS_MAX = 3, 32  # batches; the buckets that ran last
 
 
 class _Bucket:
@@ -60,7 +60,7 @@ class _Bucket:
         "told_version",
     )
 
-    def __init__(self, method: Method, candidate: Candidate, level: float, doubt: float) -> None:
+    def __init__(self, method: Method, candidate: Candidate, level: float, bound: float) -> None:
         self.method = method
         self.candidate = candidate
         self.recent = Recent(RECENT_MAX)
@@ -69,9 +69,9 @@ class _Bucket:
         self.spread = SPREAD_MIN
         self.reference: float | None = None
         self.settled = RECENT_MAX
-        self.told = (level, level + doubt)
+        self.told = (level, bound)
         self.told_version = -1
-        self.believe(*self.told)
+        self.believe(level, bound)
 
     def believe(self, level: float, bound: float) -> None:
         self.level, self.level_us = level, math.exp(level)
@@ -95,6 +95,11 @@ class _Bucket:
                 numbers[place] -= moved
         self.recent.replace(numbers)
 
+    def took(self) -> Took:
+        """What its batches say of measurements at publish, with more weight once it is known."""
+        times = [self.level] * FEW if self.batches >= FEW else self.recent.numbers
+        return Took(self.method.model, self.candidate.cost_us, times)
+
     def tell(self, version: int) -> None:
         """Keep what is believed, before it changes for the first time since the version rose to this."""
         if self.told_version != version:
@@ -111,8 +116,8 @@ class _Bucket:
 class CostModel:
     """Predicted times of one lane's batches, over all the processes of its life.
 
-    Holds at most 1024 buckets, of each the last 31 batches. `observe` takes about 5 us, and once in 256
-    batches half a millisecond; the others take less than 1 us.
+    Holds at most 1024 buckets, of each the last 31 batches. `observe` takes about 5 us; half a millisecond at the fifth
+    batch of a bucket, and when there are twice as many batches as last time. The others take less than 1 us.
 
     Args:
         overhead_us: What the way to a lane and back is assumed to take until batches have run, above 0.
@@ -152,7 +157,8 @@ class CostModel:
         one.latest = self._batches
         one.recent.add(took - self._pace.value)
         self._believe(one)
-        if any(other.moved for other in (one, *self._fit())) or paced:
+        unsure = self._fit() if self._batches >= self._fit_at or one.batches == FEW else ()
+        if paced or one.moved or any(other.moved for other in unsure):
             self.version += 1
 
     def describe(self) -> list[dict[str, Any]]:
@@ -176,8 +182,8 @@ class CostModel:
         if one is None:
             if len(self._buckets) >= BUCKETS_MAX:
                 self._forget_one()
-            level = self._published.assumed(candidate.cost_us)
-            one = self._buckets[key] = _Bucket(method, candidate, level, self._published.doubt)
+            level = self._published.assumed(method.model, candidate.cost_us)
+            one = self._buckets[key] = _Bucket(method, candidate, level, level + self._published.doubt(method.model))
             one.tell(self.version)
             one.latest = self._batches
         elif one.candidate is not candidate:  # published or loaded anew
@@ -197,7 +203,7 @@ class CostModel:
         """Let a batch speak for a pace of the lane; whether that has moved, always by more than 5 %."""
         if one.reference is None:
             return False
-        margin = MARGIN * one.spread + self._published.doubt / (1 + one.batches)
+        margin = MARGIN * one.spread + self._published.doubt(one.method.model) / (1 + one.batches)
         if moved := self._pace.vote(took - one.reference, margin):
             for other in self._buckets.values():
                 other.rebase(moved)
@@ -206,8 +212,9 @@ class CostModel:
     def _believe(self, one: _Bucket) -> None:
         """Work out level and bound of a bucket anew."""
         one.tell(self.version)
-        level = one.recent.centre(one.level, self._published.assumed(one.candidate.cost_us))
-        bound = level + self._published.doubt / (1 if one.batches < FEW else 1 + one.batches)
+        model = one.method.model
+        level = one.recent.centre(one.level, self._published.assumed(model, one.candidate.cost_us))
+        bound = level + self._published.doubt(model) / (1 if one.batches < FEW else 1 + one.batches)
         if one.batches >= FEW:
             low, high, highest = one.recent.tails()
             one.spread = max(SPREAD_MIN, min(level - low, high - level))
@@ -221,18 +228,11 @@ class CostModel:
             step = WIDTH_STEP * ((took > one.bound + self._pace.value) - EXCEEDED)
             self._width = min(max(self._width + step, WIDTH_MIN), WIDTH_MAX)
 
-    def _fit(self) -> Iterable[_Bucket]:
-        """Now and then see what the measurements at publish are worth; gives the buckets that lean on them."""
-        if self._batches < self._fit_at:
-            return ()
-        self._fit_at = self._batches + min(self._batches, FIT_EVERY_MAX)
+    def _fit(self) -> Sequence[_Bucket]:
+        """See what the measurements at publish are worth; gives the buckets that lean on them."""
+        self._fit_at = 2 * self._batches
         ran = sorted((one for one in self._buckets.values() if one.batches), key=lambda one: -one.latest)
-        self._published.fit(
-            [
-                (one.candidate.cost_us, [one.level] * FEW if one.batches >= FEW else one.recent.numbers)
-                for one in ran[:FIT_BUCKETS_MAX]
-            ]
-        )
+        self._published.fit([one.took() for one in ran[:FIT_BUCKETS_MAX]])
         unsure = [one for one in self._buckets.values() if one.batches < FEW]
         for one in unsure:
             self._believe(one)

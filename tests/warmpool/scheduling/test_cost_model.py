@@ -85,6 +85,15 @@ def test_where_all_were_measured_wrongly_the_others_are_known_from_those_that_ra
     )
 
 
+def test_one_batch_of_each_of_many_buckets_is_enough_to_know_the_others():
+    plan = candidates(1000.0 + 500.0 * number for number in range(60))
+    model = CostModel(overhead_us=200.0)
+    for one in plan[:24]:
+        model.observe(METHOD, one, 5.0 * (200.0 + one.cost_us))
+    for one in plan[24:]:
+        assert model.predicted_us(METHOD, one) == pytest.approx(5.0 * (200.0 + one.cost_us), rel=0.1)
+
+
 def test_one_bucket_that_was_measured_wrongly_does_not_make_the_others_wrong():
     machine = Machine(noise=0.05)
     plan = candidates([*PUBLISHED_US[:3], 5.0 * PUBLISHED_US[3], *PUBLISHED_US[4:]])
@@ -100,6 +109,17 @@ def test_the_way_there_and_back_is_learned(overhead_us):
         model.observe(METHOD, one, overhead_us + one.cost_us)
     for one in (CANDIDATES[1], CANDIDATES[5]):
         assert model.predicted_us(METHOD, one) == pytest.approx(overhead_us + one.cost_us, rel=0.4)
+
+
+def test_a_bucket_that_becomes_known_says_at_once_what_the_others_of_its_model_take():
+    machine = Machine()
+    machine.run(3000)
+    other, plan = Kind("other"), candidates((900.0, 8000.0))
+    for _ in range(5):
+        assert machine.model.predicted_us(other, plan[1]) < 10_000.0
+        machine.model.observe(other, plan[0], 20.0 * (OVERHEAD_US + 900.0))
+    assert machine.model.predicted_us(other, plan[1]) == pytest.approx(20.0 * (OVERHEAD_US + 8000.0), rel=0.3)
+    assert machine.wrong(CANDIDATES[5]) < 1.2
 
 
 def test_what_ran_last_says_what_the_others_take():
