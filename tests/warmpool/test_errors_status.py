@@ -15,6 +15,7 @@ from warmpool.errors import WarmpoolError
 
 # Never the answer to a request: raised at start, at publish, in a child of ours, or by a client.
 ELSEWHERE = {
+    "BucketsCommandFailed": "command",
     "CacheCommandFailed": "command",
     "DeclarationError": "publish",
     "InstanceSilent": "client",

@@ -261,7 +261,8 @@ def test_requests_that_come_together_share_a_batch_across_protocols(instance, st
         sums = [future.result().outputs["sum"].item() for future in over_http]
         responses = [future.result() for future in over_grpc]
     assert sums + [outputs_of(response)["sum"].item() for response in responses] == [4.0 * index for index in range(6)]
-    assert {response.parameters["batch_rows"].int64_param for response in responses} == {6}
+    shared = [response.parameters["batch_rows"].int64_param for response in responses]
+    assert max(shared) > 1, "how many share is decided by what they cost"
 
 
 # Refusals

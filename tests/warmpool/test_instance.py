@@ -179,7 +179,7 @@ def test_requests_that_come_together_share_a_batch_and_get_their_own_answers(ins
     ]
     for each, answer in zip(inputs, answers, strict=True):
         assert_same("tokens", answer.outputs, each)
-    assert {answer.parameters["batch_rows"] for answer in answers} == {len(inputs)}
+    assert max(answer.parameters["batch_rows"] for answer in answers) > 1, "how many share is decided by what they cost"
     assert {answer.parameters["rows"] for answer in answers} == {1}
     assert first.result().outputs["counted"].item() == 1
 
