@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import time
 
+import msgspec
 import pytest
 
 from cache.quarantine import quarantine
+from cache.records import decoded
 from cache.sightings import mark
 from cache.wanted import want
 from tests.warmpool.cared_store import CPU, TPU, CaredStore
 from warmpool.cache_commands.opened import shown_bytes
+from warmpool.manifest import PlanSpec, Target, encode, target_path
 
 
 @pytest.fixture
@@ -51,8 +54,20 @@ def test_versions_are_listed_with_what_each_kind_of_machine_has(cared, listed):
         "executables": 2,
         "bytes": sum(cared.file(path).stat().st_size for path in cared.executables(CPU)),
         "missing": 0,
+        "fitted": [],
     }
     assert targets[TPU.digest]["cpu_cores"] == ""
+
+
+def test_methods_with_a_fitted_plan_are_named(cared, listed, capsys):
+    cared.publish(machines=(CPU, TPU))
+    path = target_path("toy", "1", CPU.digest)
+    target = decoded(cared.store.get(path), Target)
+    plan = PlanSpec(buckets=({"batch": 1},), fitted_s=1.0, observations=1.0)
+    cared.store.put(path, encode(msgspec.structs.replace(target, plans={"predict": plan})))
+    targets = {one["fingerprint"]: one["fitted"] for one in listed()[1]["versions"][0]["targets"]}
+    assert targets == {CPU.digest: ["predict"], TPU.digest: []}
+    assert cared.run(capsys, "ls").out.count("fitted: predict") == 1
 
 
 def test_what_is_there_is_counted_by_folder(cared, listed):

@@ -68,6 +68,7 @@ def _version(version: Published, present: set[str]) -> dict[str, Any]:
                 "executables": len(target.executables),
                 "bytes": sum(spec.size_bytes for spec in target.executables),
                 "missing": _missing(version, digest, target, present),
+                "fitted": sorted(target.plans_by_method),
             }
             for digest, target in version.targets.items()
         ],
@@ -77,6 +78,11 @@ def _version(version: Published, present: set[str]) -> dict[str, Any]:
 def _missing(version: Published, digest: str, target: Target, present: set[str]) -> int:
     needed = set(version.target_paths(digest)) - set(map(executable_path, target.references))
     return len(needed - present)
+
+
+def _executables(target: dict[str, Any]) -> str:
+    fitted = f" · fitted: {printable(', '.join(target['fitted']))}" if target["fitted"] else ""
+    return f"{target['executables']} · {shown_bytes(target['bytes'])}{fitted}"
 
 
 def _kind(ingredients: dict[str, str]) -> dict[str, str]:
@@ -98,7 +104,7 @@ def _show(listed: dict[str, Any]) -> None:
                 shown_bytes(version["weights_bytes"]),
                 escape(printable(kind)) if target else "published for no machine",
                 target.get("fingerprint", ""),
-                f"{target['executables']} · {shown_bytes(target['bytes'])}" if target else "",
+                escape(_executables(target)) if target else "",
                 str(target.get("missing", "")),
             )
     console = Console()

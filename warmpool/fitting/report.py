@@ -95,7 +95,8 @@ def _lines(report: Report) -> Iterator[str | Table]:
     yield f"{report.model}/{report.version} on machines of the kind {report.fingerprint}"
     for method in report.methods:
         yield ""
-        yield f"{method.method}: {method.requests:,.0f} requests, {method.batches:,.0f} batches{_apart(report, method)}"
+        batches = f", {method.batches:,.0f} batches" if method.batches else ""
+        yield f"{method.method}: {method.requests:,.0f} requests{batches}{_apart(report, method)}"
         yield _table(method)
         kind = "the best plan with as many buckets" if method.exact else "the best plan that was found"
         yield f"{FITTED} ({kind}):"
