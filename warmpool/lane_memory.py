@@ -70,12 +70,12 @@ class LaneMemory:
         cost_us = self._cost_us(held.loadable(number))
         warm_us = [self._cost_us(one) for one in self._covering(method, need, "warm") if one.candidate.id != number]
         held.residency.used(number, max(0.0, min(warm_us) - cost_us) if warm_us else None, now_s)
-        return self._miss(method, need, cost_us, now_s)
+        return self._miss(method, need, cost_us)
 
-    def passes(self, method: ServedMethod, need: Sizes, cost_us: float, now_s: float) -> bool:
+    def passes(self, method: ServedMethod, need: Sizes, cost_us: float) -> bool:
         """A batch runs on another lane at this cost, since nothing warm covers it; whether to make room for it."""
         tight = self._held.residency.tight
-        return tight and not self._covering(method, need, "warm") and self._miss(method, need, cost_us, now_s)
+        return tight and not self._covering(method, need, "warm") and self._miss(method, need, cost_us)
 
     def make_room(self, running: int | None, now_s: float) -> bool:
         """Let come what was asked for, and what is worth it; whether anything went for that.
@@ -111,12 +111,12 @@ class LaneMemory:
         self._asked.clear()
         self._missed.clear()
 
-    def _miss(self, method: ServedMethod, need: Sizes, cost_us: float, now_s: float) -> bool:
+    def _miss(self, method: ServedMethod, need: Sizes, cost_us: float) -> bool:
         """Count what the batch would have saved on the best of those that went; whether there is one."""
         gone = [(self._cost_us(one), one.candidate.id) for one in self._covering(method, need, "evicted")]
         better_us, better = min(gone, default=(cost_us, -1))
         if better_us < cost_us:
-            self._held.residency.missed(better, cost_us - better_us, now_s)
+            self._held.residency.missed(better, cost_us - better_us)
             self._missed[better] = None
         return better_us < cost_us
 

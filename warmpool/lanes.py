@@ -141,7 +141,7 @@ class LaneProxy:
 
     def pass_over(self, batch: Batch) -> None:
         """A batch is to run on another lane, which would have run on this one if it had not let go of so much."""
-        if self.memory.passes(batch.method, batch.need, batch.predicted_us, self._loop.time()):
+        if self.memory.passes(batch.method, batch.need, batch.predicted_us):
             self._look_at(self._loop.time())
 
     def retire(self, numbers: Iterable[int]) -> None:

@@ -2,10 +2,11 @@
 
 An executable is worth what it saves for each byte that it takes. Savings are counted in microseconds: of every batch
 that it ran, how much longer the next best would have taken; of every batch that it would have run while it was
-evicted, how much longer that batch took. They count half after `HALF_LIFE_S`, so that what is counted is a rate. What
-is worth least a byte goes first, and of equals what was used longest ago: so does GreedyDual-Size (P. Cao and S. Irani,
-"Cost-aware WWW proxy caching algorithms", 1997), of which N. Young showed that nothing that knows no future does better
-by more than a bound ("On-line file caching", 1998); savings that age stand here for its credits that are spent.
+evicted, how much longer that batch took. They count half after `HALF_LIFE` batches, so that what is counted is a rate,
+and a pause changes nothing. What is worth least a byte goes first, and of equals what was used longest ago: so does
+GreedyDual-Size (P. Cao and S. Irani, "Cost-aware WWW proxy caching algorithms", 1997), of which N. Young showed that
+nothing that knows no future does better by more than a bound ("On-line file caching", 1998); savings that age stand
+here for its credits that are spent.
 
 Two rules keep things from going back and forth:
 
@@ -24,7 +25,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-HALF_LIFE_S = 60.0
+HALF_LIFE = 256
 GAIN = 2.0
 LOAD_US = 20_000.0  # what a load is taken to take before there was one
 UNUSED_S_MAX = 1.0  # for how long what came for somebody stays who does not wait any more
@@ -78,24 +79,24 @@ class Tally:
 
 
 class _Account:
-    """What one executable saved, as it counts at `at_s`; and `missed_us`, what it would have since it went."""
+    """What one executable saved, as it counted at the batch `at`; and `missed_us`, what it would have since it went."""
 
-    __slots__ = ("at_s", "kept_until_s", "load_us", "missed_us", "saved_us", "used_s")
+    __slots__ = ("at", "kept_until_s", "load_us", "missed_us", "saved_us", "used")
 
     def __init__(self) -> None:
-        self.at_s = 0.0
+        self.at = 0
         self.saved_us = 0.0
         self.missed_us = 0.0
-        self.used_s = -math.inf
+        self.used = -1  # the last batch that ran on it
         self.load_us = LOAD_US
         self.kept_until_s = -math.inf  # infinite from being asked for to being there
 
-    def worth_us(self, now_s: float) -> float:
-        return self.saved_us * math.exp2((self.at_s - now_s) / HALF_LIFE_S)
+    def worth_us(self, batches: int) -> float:
+        return self.saved_us * math.exp2((self.at - batches) / HALF_LIFE)
 
-    def earn(self, saved_us: float, now_s: float) -> None:
-        self.saved_us = self.worth_us(now_s) + saved_us
-        self.at_s = now_s
+    def earn(self, saved_us: float, batches: int) -> None:
+        self.saved_us = self.worth_us(batches) + saved_us
+        self.at = batches
 
 
 class Residency:
@@ -118,6 +119,7 @@ class Residency:
         self._weights: dict[str, int] = {}
         self._footprints: dict[int, Footprint] = {}
         self._accounts: dict[int, _Account] = {}
+        self._batches = 0
 
     @property
     def held_bytes(self) -> int:
@@ -171,17 +173,19 @@ class Residency:
     # What it is worth
 
     def used(self, number: int, saved_us: float | None, now_s: float) -> None:
-        """A batch began to run on it, which saved so much; None: nothing else could have run it."""
+        """A batch begins to run on it, which saves so much; None: nothing else could run it."""
+        self._batches += 1
         account = self._accounts[number]
-        account.earn(account.load_us if saved_us is None else saved_us, now_s)
-        account.used_s = now_s
+        account.earn(account.load_us if saved_us is None else saved_us, self._batches)
+        account.used = self._batches
         if account.kept_until_s > now_s:
             account.kept_until_s = now_s + account.load_us * 1e-6
 
-    def missed(self, number: int, saved_us: float, now_s: float) -> None:
-        """A batch began to run on another one, which would have run on this and saved so much."""
+    def missed(self, number: int, saved_us: float) -> None:
+        """A batch begins to run on another one, and would have run on this and saved so much."""
+        self._batches += 1
         account = self._accounts[number]
-        account.earn(saved_us, now_s)
+        account.earn(saved_us, self._batches)
         account.missed_us += saved_us
 
     def loaded(self, number: int, took_us: float, now_s: float) -> None:
@@ -211,7 +215,7 @@ class Residency:
         tally = self._tally({*self.held, number})
         going: list[int] = []
         free = (one for one in self.held - self.pinned if one not in busy)
-        for victim in sorted(free, key=lambda one: self._rank(one, now_s)):
+        for victim in sorted(free, key=self._rank):
             if self._fits(tally):
                 break
             if self._accounts[victim].kept_until_s <= now_s:
@@ -235,17 +239,18 @@ class Residency:
         going = self.room_for(number, busy, now_s)
         if going is None:
             return None
-        lost_us = sum(self._accounts[one].worth_us(now_s) for one in going)
-        return going if account.worth_us(now_s) >= GAIN * lost_us else None
+        lost_us = sum(self._accounts[one].worth_us(self._batches) for one in going)
+        return going if account.worth_us(self._batches) >= GAIN * lost_us else None
 
     def kept_until_s(self, now_s: float) -> float:
         """When the next of those that stay for a while may go; infinite if there is none."""
         times_s = (self._accounts[number].kept_until_s for number in self.held)
         return min((time_s for time_s in times_s if time_s > now_s), default=math.inf)
 
-    def _rank(self, number: int, now_s: float) -> tuple[float, float, int]:
+    def _rank(self, number: int) -> tuple[float, int, int]:
         account = self._accounts[number]
-        return account.worth_us(now_s) / max(1, self._footprints[number].held_bytes), account.used_s, -number
+        worth_us = account.worth_us(self._batches)
+        return worth_us / max(1, self._footprints[number].held_bytes), account.used, -number
 
     def _pin(self) -> None:
         """The minimum sets are pinned if all of them fit together; what fits beside them may come."""
