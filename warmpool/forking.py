@@ -17,7 +17,7 @@ from typing import IO, Any, Literal, NoReturn, Self
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.errors import WarmpoolError
 
-Preload = Literal["jaxlib", "jax"]
+Preload = Literal["jaxlib", "jax", "compiling"]
 
 _STDERR_SHOWN_BYTES = 2000
 _POLL_S = 0.005

@@ -8,6 +8,8 @@ else.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 FORMAT = 1
@@ -33,7 +35,9 @@ class TensorSpec(Record, frozen=True, kw_only=True):
 
     `shape` holds an int, or for inputs a dimension's name, or for outputs an expression over names (see
     `warmpool.symbolic`). `dtype` is numpy's name. `pad` is what padding is filled with (None: zeros, any would do).
-    `low` and `high` are inclusive bounds on values, None for none.
+    `low` and `high` are inclusive bounds on values, None for none. `length_mask`: a caller may leave it out, and it is
+    then ones; where it is not so, nothing is written of it, so that a version keeps its digest and older releases read
+    it.
     """
 
     name: str
@@ -42,6 +46,11 @@ class TensorSpec(Record, frozen=True, kw_only=True):
     pad: Scalar = None
     low: Scalar = None
     high: Scalar = None
+    length_mask: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def may_be_left_out(self) -> bool:
+        return self.length_mask is True
 
 
 class MethodSpec(Record, frozen=True, kw_only=True):
@@ -54,6 +63,11 @@ class MethodSpec(Record, frozen=True, kw_only=True):
     symbolic: bool
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    @property
+    def required(self) -> list[str]:
+        """The inputs that no caller may leave out."""
+        return [tensor.name for tensor in self.inputs if not tensor.may_be_left_out]
 
     def program(self, bucket: dict[str, int]) -> str:
         """The digest of the program that a bucket's executable is compiled from, "" if there is none."""

@@ -8,125 +8,19 @@ known from the declaration alone is checked when it is constructed; what needs a
 from __future__ import annotations
 
 import inspect
-import keyword
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-from warmpool.dtypes import Scalar, dtype_problem, is_int, is_number, value_problem
-from warmpool.errors import DeclarationError
+from warmpool.dtypes import is_number
+from warmpool.inputs import NAME, Dim, LengthMask, Tensor, check_name, misdeclared
+
+__all__ = ["NAME", "Dim", "LengthMask", "Method", "Model", "Tensor", "Tolerance", "misdeclared"]
 
 DIMS_MAX = 8
-SIZES_MAX = 64
 
 MODEL_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_SYMBOLIC_WORDS = {"max", "min", "mod", "floordiv", *keyword.kwlist}
-
-
-def misdeclared(problem: str, **where: str | None) -> DeclarationError:
-    """The error whose message begins with the place: "model 'embed', input 'x': ..."."""
-    place = ", ".join(f"{kind} {name!r}" for kind, name in where.items() if name is not None)
-    return DeclarationError(f"{place}: {problem}" if place else problem)
-
-
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """A named dimension of inputs.
-
-    Attributes:
-        name: Used in messages, bucket names and output shapes.
-        max: The largest size a caller may send.
-        sizes: Bucket sizes, ascending; by default the powers of two below `max`, and `max`. The last one is `max`,
-            except for a batch dimension: requests with more rows than the largest size are split.
-        batch: Rows of different requests may be merged along this dimension. At most one a model, always axis 0.
-    """
-
-    name: str
-    max: int
-    sizes: tuple[int, ...] = ()
-    batch: bool = False
-
-    def __post_init__(self) -> None:
-        _check_name(NAME, "dimension", self.name)
-        if self.name in _SYMBOLIC_WORDS:
-            raise misdeclared("this word has a meaning in shape expressions; choose another name", dimension=self.name)
-        if not is_int(self.max) or self.max < 1:
-            raise misdeclared(f"max is {self.max!r}; it must be an int of at least 1", dimension=self.name)
-        if not _are_ints(self.sizes):
-            raise misdeclared(f"sizes is {self.sizes!r}; it must be a tuple of ints", dimension=self.name)
-        object.__setattr__(self, "sizes", tuple(self.sizes) or _powers_of_two(self.max))
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        last = self.sizes[-1]
-        if any(size < 1 for size in self.sizes):
-            raise misdeclared(f"sizes {self.sizes} must all be at least 1", dimension=self.name)
-        if any(lower >= higher for lower, higher in pairwise(self.sizes)):
-            raise misdeclared(f"sizes {self.sizes} must ascend, each only once", dimension=self.name)
-        if len(self.sizes) > SIZES_MAX:
-            raise misdeclared(f"{len(self.sizes)} sizes; at most {SIZES_MAX} are allowed", dimension=self.name)
-        if last > self.max:
-            change = "raise max or drop the size"
-            raise misdeclared(f"the last size {last} is above max={self.max}; {change}", dimension=self.name)
-        if last != self.max and not self.batch:
-            raise misdeclared(
-                f"the last size is {last}, so a request up to max={self.max} would fit no bucket; "
-                f"add {self.max} to sizes or set max={last}",
-                dimension=self.name,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One input: a dtype and its axes.
-
-    Attributes:
-        dtype: numpy's name; one of `warmpool.dtypes.DTYPES`.
-        dims: A `Dim` for a named axis, an int for a fixed one.
-        pad: What padding is filled with, where the method relies on it. None: the method ignores what is in the
-            padding, which publishing proves with garbage; zeros are written.
-        low: Smallest allowed value, inclusive; None for no bound.
-        high: Largest allowed value, inclusive; None for no bound.
-    """
-
-    dtype: str
-    dims: tuple[Dim | int, ...]
-    pad: Scalar | None = None
-    low: Scalar | None = None
-    high: Scalar | None = None
-
-    def __post_init__(self) -> None:
-        if problem := dtype_problem(self.dtype):
-            raise misdeclared(problem)
-        if not isinstance(self.dims, tuple | list):
-            raise misdeclared(f"dims is {self.dims!r}; it must be a tuple of Dim and int, such as (batch, 64)")
-        object.__setattr__(self, "dims", tuple(self.dims))
-        for axis, dim in enumerate(self.dims):
-            _check_axis(axis, dim)
-        for name, value in (("pad", self.pad), ("low", self.low), ("high", self.high)):
-            if value is not None and (problem := value_problem(self.dtype, value)):
-                raise misdeclared(f"{name}={problem}")
-        self._check_bounds()
-
-    def _check_bounds(self) -> None:
-        if self.dtype == "bool" and (self.low, self.high) != (None, None):
-            raise misdeclared("low and high have no meaning for bool; drop them")
-        low = -math.inf if self.low is None else self.low
-        high = math.inf if self.high is None else self.high
-        if low > high:
-            raise misdeclared(f"low={self.low} is above high={self.high}; swap them")
-        if self.pad is not None and not low <= self.pad <= high:
-            bounds = f"low={self.low} to high={self.high}"
-            raise misdeclared(f"pad={self.pad} is outside {bounds}; choose a pad within the bounds")
-
-    @property
-    def named(self) -> tuple[Dim, ...]:
-        """The named dimensions, each once, in the order of the axes."""
-        return tuple(dict.fromkeys(dim for dim in self.dims if isinstance(dim, Dim)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +54,7 @@ class Model:
         name: Matches `[a-z][a-z0-9-]{0,62}`.
         methods: Name to a function `f(params, **inputs)`, or a `Method`. A function returns a tensor or a dict of them.
         params: A pytree of arrays, a loader without arguments, the path of an Orbax checkpoint folder, or None.
-        inputs: The inputs of every method that does not bring its own.
+        inputs: The inputs of every method that does not bring its own: each a `Tensor`, or a `LengthMask`.
         tolerance: How exactly executables must agree with the reference.
 
     Raises:
@@ -174,7 +68,7 @@ class Model:
     tolerance: Tolerance = field(default_factory=Tolerance)
 
     def __post_init__(self) -> None:
-        _check_name(MODEL_NAME, "model", self.name)
+        check_name(MODEL_NAME, "model", self.name)
         if not isinstance(self.tolerance, Tolerance):
             raise misdeclared(f"tolerance is {self.tolerance!r}; use Tolerance(rtol=..., atol=...)", model=self.name)
         if isinstance(self.params, str):
@@ -187,7 +81,7 @@ class Model:
         self._check_dims()
 
     def _resolve(self, name: str, given: Callable[..., Any] | Method) -> Method:
-        _check_name(NAME, "method", name, model=self.name)
+        check_name(NAME, "method", name, model=self.name)
         where = {"model": self.name, "method": name}
         method = given if isinstance(given, Method) else Method(given)
         if not callable(method.function):
@@ -196,11 +90,11 @@ class Model:
         if not _is_filled_mapping(inputs):
             raise misdeclared("no inputs; declare inputs={'name': Tensor(...)} on the model or the method", **where)
         for key, tensor in inputs.items():
-            _check_name(NAME, "input", key, **where)
+            check_name(NAME, "input", key, **where)
             if not isinstance(tensor, Tensor):
                 raise misdeclared(f"{tensor!r} is not a Tensor; use Tensor(dtype, dims)", **where, input=key)
         _check_signature(method.function, inputs, where)
-        return Method(method.function, dict(inputs))
+        return Method(method.function, _with_whole_masks(inputs, where))
 
     def _check_dims(self) -> None:
         seen: dict[str, Dim] = {}
@@ -244,30 +138,22 @@ class Model:
         return "predict" if "predict" in self.methods else next(iter(self.methods))
 
 
-def _powers_of_two(maximum: int) -> tuple[int, ...]:
-    return (*(2**exponent for exponent in range((maximum - 1).bit_length())), maximum)
-
-
-def _are_ints(values: object) -> bool:
-    return isinstance(values, tuple | list) and all(is_int(value) for value in values)
+def _with_whole_masks(inputs: Mapping[str, Tensor], where: dict[str, str]) -> dict[str, Tensor]:
+    """The inputs, their length masks with the batch dimension of the others."""
+    others = {dim.name: dim for one in inputs.values() if not isinstance(one, LengthMask) for dim in one.named}
+    batch = next((dim for dim in others.values() if dim.batch), None)
+    whole = dict(inputs)
+    for key, tensor in inputs.items():
+        if isinstance(tensor, LengthMask):
+            if tensor.dim.name not in others:
+                problem = "no input but length masks has it, so nothing says how long a row is; give it to another one"
+                raise misdeclared(problem, **where, input=key, dimension=tensor.dim.name)
+            whole[key] = LengthMask(tensor.dim, tensor.dtype, batch=batch)
+    return whole
 
 
 def _is_filled_mapping(value: object) -> bool:
     return isinstance(value, Mapping) and len(value) > 0
-
-
-def _check_name(pattern: re.Pattern[str], kind: str, name: object, **where: str | None) -> None:
-    if not isinstance(name, str) or not pattern.fullmatch(name):
-        raise misdeclared(f"{kind} name {name!r} is not allowed; use a name that matches {pattern.pattern}", **where)
-
-
-def _check_axis(axis: int, dim: object) -> None:
-    if isinstance(dim, Dim):
-        if dim.batch and axis != 0:
-            problem = f"a batch dimension must be axis 0, not axis {axis}; transpose the input"
-            raise misdeclared(problem, dimension=dim.name)
-    elif not is_int(dim) or dim < 1:  # type: ignore[operator]
-        raise misdeclared(f"axis {axis} of dims is {dim!r}; it must be a Dim or an int of at least 1")
 
 
 def _check_signature(function: Callable[..., Any], inputs: Mapping[str, Tensor], where: dict[str, str]) -> None:

@@ -39,7 +39,11 @@ _PR_SET_PDEATHSIG = 1
 # What checks a signature: 4 ms, here once instead of in every lane.
 _SIGNATURES = ("cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric.ed25519")
 _SHARED = ("numpy", "ml_dtypes", "cache.executable", "warmpool.lane", *_SIGNATURES)  # the front needs nearly all of it
-_PRELOAD = {"jaxlib": ("jaxlib.xla_client",), "jax": ("jax", "jax.export")}
+_PRELOAD = {
+    "jaxlib": ("jaxlib.xla_client",),
+    "jax": ("jax", "jax.export"),
+    "compiling": ("jax", "jax.export", "scipy.linalg"),  # which the first lowering imports: 0.1 s of every child
+}
 
 
 def import_shared() -> None:

@@ -69,7 +69,7 @@ def test_a_child_gets_the_descriptors_of_its_request(zygote):
     os.close(read)
 
 
-@pytest.mark.parametrize("preload", ["jaxlib", "jax"])
+@pytest.mark.parametrize("preload", ["jaxlib", "jax", "compiling"])
 def test_its_forks_check_signatures_and_import_nothing_for_it(preload):
     signer = Signer.generate()
     digest, other = (hashlib.sha256(content).digest() for content in (b"one", b"other"))
@@ -84,6 +84,13 @@ def test_its_forks_check_signatures_and_import_nothing_for_it(preload):
     wrong = f"its signature is not that of the key {signer.key_id[:16]}"
     assert told == [{"answers": ["right", wrong], "imported": [], "threads": 1}] * 3
     assert threads == 1
+
+
+def test_the_forks_of_one_for_compiling_import_nothing_large_to_compile():
+    with Zygote.start("compiling") as zygote:
+        told = zygote.run("tests.warmpool.forked:compile_one", {}, wall_s_max=120)
+    assert told["threads"] == 1
+    assert "scipy" not in told["imported"]
 
 
 def test_the_signals_of_its_group_are_its_parents_to_act_on(zygote):

@@ -17,8 +17,9 @@ from warmpool.model import Dim, Model
 from warmpool.publishing.buckets import Bucket, buckets_of, buckets_over, in_load_order, plan, plan_all
 from warmpool.publishing.export import Exported, export_method
 from warmpool.publishing.params import materialise
+from warmpool.publishing.points import edge_points
 from warmpool.publishing.program import Program
-from warmpool.publishing.subject import Subject, points_of
+from warmpool.publishing.subject import Subject
 from warmpool.weights import write_weights
 
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -126,10 +127,10 @@ def make_draft(
 
 
 def _probes(model: Model, method: str) -> list[dict[str, int]]:
-    """The exact sizes at which the method will be proved."""
+    """Exact sizes at which the method will be proved: all but those that its program decides."""
     dims = [_dim(dim) for dim in model.method_dims(method)]
     single = {dim.name: 1 for dim in dims if dim.batch}
-    return [single | point for bucket in plan(model, method) for point in points_of(dims, bucket.sizes)]
+    return [single | point for bucket in plan(model, method) for point in edge_points(dims, bucket.sizes)]
 
 
 def _manifest(model: Model, version: str, methods: dict[str, MethodSpec], weights: WeightsSpec) -> Manifest:

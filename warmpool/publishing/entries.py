@@ -10,9 +10,8 @@ from pathlib import Path
 from warmpool.manifest import bucket_name
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.draft import Draft
-from warmpool.publishing.subject import Sizes, points_of
+from warmpool.publishing.points import Point, Sizes
 
-Point = dict[str, int]
 Identity = tuple[str, str]  # a method, and the name of a point
 
 
@@ -53,22 +52,24 @@ class Points:
 
     def of(self, entry: Entry) -> list[Point]:
         """Those that prove an entry."""
-        dims = list(self.draft.subject(entry.method).dims.values())
-        return points_of(dims, entry.bucket.sizes, stored=self.stored)
+        return self.draft.subject(entry.method).points(entry.bucket.sizes, stored=self.stored)
 
     def identities(self, entries: Sequence[Entry]) -> set[Identity]:
         """Those that prove any of these entries."""
         return {(entry.method, bucket_name(point)) for entry in entries for point in self.of(entry)}
+
+    def own(self, entry: Entry) -> Point:
+        """The one where nothing of an entry is padded."""
+        batch = self.draft.subject(entry.method).batch
+        return {name: size for name, size in entry.bucket.sizes.items() if name != batch}
 
     def unpadded(self, entries: Sequence[Entry]) -> dict[Identity, Entry]:
         """By method and point the entry that neither pads nor merges anything for it."""
         found: dict[Identity, Entry] = {}
         for entry in entries:
             batch = self.draft.subject(entry.method).batch
-            sizes = entry.bucket.sizes
-            if batch is None or sizes[batch] == 1:
-                point = {name: size for name, size in sizes.items() if name != batch}
-                found[entry.method, bucket_name(point)] = entry
+            if batch is None or entry.bucket.sizes[batch] == 1:
+                found[entry.method, bucket_name(self.own(entry))] = entry
         return found
 
     def at_edges(
@@ -77,8 +78,7 @@ class Points:
         """By method and point what would have to be stored to prove the entries from the store alone."""
         found: dict[Identity, Entry] = {}
         for entry in entries:
-            dims = list(self.draft.subject(entry.method).dims.values())
-            for point in points_of(dims, entry.bucket.sizes, stored=True):
+            for point in self.draft.subject(entry.method).points(entry.bucket.sizes, stored=True):
                 identity = (entry.method, bucket_name(point))
                 if identity not in unpadded and identity not in found:
                     found[identity] = exact(entry.method, point)

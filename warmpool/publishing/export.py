@@ -12,11 +12,12 @@ from typing import Any
 
 import jax
 import jax.export
+import msgspec
 from numpy.typing import NDArray
 
 from warmpool.errors import DeclarationError
 from warmpool.manifest import MethodSpec, TensorSpec, bucket_name
-from warmpool.model import Dim, Model, Tensor, misdeclared
+from warmpool.model import Dim, LengthMask, Model, Tensor, misdeclared
 from warmpool.publishing.affine import fitted
 from warmpool.publishing.buckets import plan
 from warmpool.publishing.flat import FlatMethod
@@ -233,7 +234,15 @@ def _method_spec(
 
 def _input(name: str, tensor: Tensor) -> TensorSpec:
     shape = tuple(dim.name if isinstance(dim, Dim) else dim for dim in tensor.dims)
-    return TensorSpec(name=name, dtype=tensor.dtype, shape=shape, pad=tensor.pad, low=tensor.low, high=tensor.high)
+    return TensorSpec(
+        name=name,
+        dtype=tensor.dtype,
+        shape=shape,
+        pad=tensor.pad,
+        low=tensor.low,
+        high=tensor.high,
+        length_mask=True if isinstance(tensor, LengthMask) else msgspec.UNSET,
+    )
 
 
 def _shown(shape: tuple[int | str, ...]) -> str:

@@ -64,7 +64,7 @@ class Children:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self.jax = self._stack.enter_context(Zygote.start("jax"))
+        self.jax = self._stack.enter_context(Zygote.start("compiling"))
         self.jaxlib = self._stack.enter_context(Zygote.start("jaxlib"))
         return self
 

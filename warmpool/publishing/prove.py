@@ -1,40 +1,24 @@
-"""What a proof compares, and what it says when a model breaks a promise.
+"""What a proof compares: every executable has to answer a padded, merged batch as plain JAX answers each row alone.
 
-An instance pads requests and merges them. So before anything is published, every executable has to answer a padded,
-merged batch as plain JAX answers each of its rows alone at the exact shape. When it does not, the input and dimension
-at fault are found by changing the padding of one input along one dimension at a time: does an answer change?
+An instance pads requests and merges them. So before anything is published, each answer is held against the one at the
+exact shape, and against the same executable's beside other content in every place that the method has to ignore: to
+the bit, since no tolerance is for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-import numpy as np
-
-from warmpool.dtypes import INT_RANGES
-from warmpool.manifest import ProofSpec, TensorSpec, bucket_name
-from warmpool.publishing.compare import Difference, difference, same_bits
-from warmpool.publishing.subject import (
-    VARIANTS,
-    Case,
-    Row,
-    Sizes,
-    Subject,
-    Tensors,
-    garbage,
-    generator_of,
-    is_mask,
-    not_finite,
-    unbounded_values,
-)
+from warmpool.manifest import ProofSpec, bucket_name
+from warmpool.publishing.compare import difference, same_bits
+from warmpool.publishing.points import Point, Sizes
+from warmpool.publishing.subject import FILLS, VARIANTS, Case, Row, Rows, Subject, Tensors
+from warmpool.publishing.verdict import Broken, Run, padded_dims
 
 Kind = Literal["platforms", "padding", "batching"]
-Run = Callable[[Tensors], Tensors]
-
-_ROUNDING_FACTOR = 100.0  # a miss by less than this many tolerances may be rounding
-_TRIES = ("1", "2", "3")  # a mask's garbage may happen to be what was there
+References = Callable[[Row], Tensors]
 
 
 @dataclass(slots=True)
@@ -55,19 +39,10 @@ class Tally:
         ]
 
 
-References = Callable[[Row], Tensors]
-
-
 def prove(
-    subject: Subject,
-    bucket: Sizes,
-    points: Sequence[dict[str, int]],
-    run: Run,
-    references: References,
-    *,
-    stored: bool = False,
+    subject: Subject, bucket: Sizes, points: Sequence[Point], run: Run, references: References, *, stored: bool = False
 ) -> tuple[Tally, str | None]:
-    """Run a bucket's cases and compare every row.
+    """Run a bucket's batches, each beside all that may lie in its padding, and compare every row.
 
     Args:
         subject: The method.
@@ -80,24 +55,65 @@ def prove(
     Returns:
         The comparisons made, and what is wrong, None if nothing is.
     """
-    tally = Tally()
-    for case in subject.cases(bucket, points):
-        inputs = subject.padded(bucket, case)
-        outputs = run(inputs)
+    proof = _Proof(subject, bucket, run, references, stored)
+    wrong = (proof.of_batch(rows) for rows in subject.batches(bucket, points))
+    return proof.tally, next((one for one in wrong if one), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """A proof under way."""
+
+    subject: Subject
+    bucket: Sizes
+    run: Run
+    references: References
+    stored: bool
+    tally: Tally = field(default_factory=Tally)
+
+    def of_batch(self, rows: Rows) -> str | None:
+        """What is wrong with the answers to these rows, None if nothing is."""
+        case = Case(rows, "written")
+        inputs = self.subject.padded(self.bucket, case)
+        outputs = self.run(inputs)
+        if broken := self._against_references(case, outputs):
+            return broken.explained(self.run, inputs)
+        for fill in FILLS:
+            case = Case(rows, fill)
+            filled = self.subject.padded(self.bucket, case)
+            if all(map(same_bits, inputs, filled)):
+                continue  # nothing has to be ignored, or nothing of this kind may lie there
+            found = self.run(filled)
+            if broken := self._against_references(case, found) or self._moved(case, inputs, outputs, found):
+                return broken.explained(self.run, filled)
+        return None
+
+    def _against_references(self, case: Case, outputs: Tensors) -> Broken | None:
         for index, row in enumerate(case.rows):
-            wanted = references(row)
-            found = subject.cut(outputs, index, row)
-            differences = [difference(got, want, subject.tolerance) for got, want in zip(found, wanted, strict=True)]
+            found = self.subject.cut(outputs, index, row)
+            pairs = zip(found, self.references(row), strict=True)
+            differences = [difference(got, want, self.subject.tolerance) for got, want in pairs]
             bad = next((number for number, one in enumerate(differences) if not one.within), None)
             if bad is not None:
-                broken = Broken(subject, bucket, case, index, bad, differences[bad])
-                return tally, broken.explained(run, inputs)
+                return Broken(self.subject, self.bucket, case, index, bad, differences[bad])
             error_max = max((one.error_max for one in differences), default=0.0)
-            for kind in kinds_of(subject, bucket, row, stored=stored):
-                tally.add(kind, 1, error_max)
-        if case.fill == "garbage" and (moved := _moved(subject, bucket, case, run, inputs, outputs)):
-            return tally, moved.explained(run, inputs)
-    return tally, None
+            for kind in kinds_of(self.subject, self.bucket, row, stored=self.stored):
+                self.tally.add(kind, 1, error_max)
+        return None
+
+    def _moved(self, case: Case, inputs: Tensors, outputs: Tensors, found: Tensors) -> Broken | None:
+        """The first row that is not answered as it was beside what an instance writes: `outputs`, of `inputs`.
+
+        An executable that gives the same inputs other bits the next time is held to none.
+        """
+        for index, row in enumerate(case.rows):
+            before, after = (self.subject.cut(one, index, row) for one in (outputs, found))
+            for number, (one, two) in enumerate(zip(before, after, strict=True)):
+                if not same_bits(one, two):
+                    amount = difference(two, one, self.subject.tolerance)
+                    broken = Broken(self.subject, self.bucket, case, index, number, amount, moved=True)
+                    return broken if all(map(same_bits, outputs, self.run(inputs))) else None
+        return None
 
 
 def unfaithful(subject: Subject, point: dict[str, int], author: Run, references: References) -> str | None:
@@ -115,20 +131,6 @@ def unfaithful(subject: Subject, point: dict[str, int], author: Run, references:
     return None
 
 
-def _moved(subject: Subject, bucket: Sizes, case: Case, run: Run, inputs: Tensors, outputs: Tensors) -> Broken | None:
-    """The row whose answer is another one beside other garbage: no tolerance is for that, and it needs no reference."""
-    other = subject.padded(bucket, replace(case, fill="other garbage"))
-    if all(map(same_bits, inputs, other)):
-        return None
-    changed = run(other)
-    for index, row in enumerate(case.rows):
-        before, after = (subject.cut(one, index, row) for one in (outputs, changed))
-        for number, (one, two) in enumerate(zip(before, after, strict=True)):
-            if not same_bits(one, two) and same_bits(one, subject.cut(run(inputs), index, row)[number]):
-                return Broken(subject, bucket, case, index, number, difference(two, one, subject.tolerance), moved=True)
-    return None
-
-
 def kinds_of(subject: Subject, bucket: Sizes, row: Row, *, stored: bool) -> list[Kind]:
     """What the comparison of one row proves."""
     kinds: list[Kind] = [] if stored else ["platforms"]
@@ -137,153 +139,6 @@ def kinds_of(subject: Subject, bucket: Sizes, row: Row, *, stored: bool) -> list
     if subject.batch and bucket[subject.batch] > 1:
         kinds.append("batching")
     return kinds
-
-
-def padded_dims(bucket: Sizes, row: Row) -> list[str]:
-    """The dimensions along which a row is padded."""
-    return [name for name, size in row.point.items() if size < bucket[name]]
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A row that differs from its reference, or from itself."""
-
-    subject: Subject
-    bucket: Sizes
-    case: Case
-    index: int
-    output: int
-    difference: Difference
-    moved: bool = False  # differs from itself, beside other garbage
-
-    def explained(self, run: Run, inputs: Tensors) -> str:
-        """The verdict in words: where, by how much, which input and dimension, and what to change."""
-        changes = self._changes(run, inputs)
-        dims = padded_dims(self.bucket, self.case.rows[self.index])
-        leaks = [(name, dim) for dim in dims for name in self._leaking(inputs, dim, changes)]
-        if leaks:
-            return f"{self._where()}: {self._padding_leak(leaks)}"
-        if neighbours := self._leaking_neighbours(run, inputs):
-            names = " and ".join(repr(name) for name in neighbours)
-            return (
-                f"{self._where()}: what other rows hold in input {names} reaches this one along dimension "
-                f"{self.subject.batch!r}; compute every row by itself"
-            )
-        return f"{self._where()}: {self._without_a_leak(dims)}"
-
-    def _changes(self, run: Run, inputs: Tensors) -> Callable[[Tensors], bool]:
-        """Whether other inputs than these give this row another answer."""
-        row = self.case.rows[self.index]
-        before = self.subject.cut(run(inputs), self.index, row)[self.output]
-
-        def changes(changed: Tensors) -> bool:
-            after = self.subject.cut(run(changed), self.index, row)[self.output]
-            return not same_bits(before, after)
-
-        return changes
-
-    def _where(self) -> str:
-        row = self.case.rows[self.index]
-        output = self.subject.spec.outputs[self.output]
-        exact = f" at {bucket_name(row.point)}" if row.point else ""
-        place = f"output {output.name!r}{exact} in bucket {bucket_name(dict(self.bucket))}"
-        if self.moved:
-            return f"{place} changes by {self.difference.error_max:.3g} with what has to be ignored"
-        whole = output.dtype == "bool" or output.dtype in INT_RANGES
-        amount = f"{self.difference.error_max:.3g}"
-        if not (whole or np.isfinite(self.difference.excess)):
-            amount = "more than any tolerance"
-        tolerance = self.subject.tolerance
-        allowed = (
-            f"{output.dtype} has to be equal"
-            if whole
-            else f"allowed: {tolerance.atol:g} + {tolerance.rtol:g} of the value"
-        )
-        return f"{place} differs from the exact shape by {amount} ({allowed})"
-
-    def _leaking(self, inputs: Tensors, dim: str, changes: Callable[[Tensors], bool]) -> list[str]:
-        """The inputs whose padding along one dimension, in this row, changes the answer.
-
-        A mask with a declared pad is not asked: that its padding matters is its purpose.
-        """
-        size = self.case.rows[self.index].point[dim]
-        found = []
-        for number, tensor in enumerate(self.subject.spec.inputs):
-            purposeful = is_mask(tensor) and tensor.pad is not None
-            region = None if purposeful else self._region(tensor, dim, size)
-            if region and any(changes(_changed(inputs, number, tensor, region, attempt)) for attempt in _TRIES):
-                found.append(tensor.name)
-        return found
-
-    def _region(self, tensor: TensorSpec, dim: str, size: int) -> tuple[Any, ...] | None:
-        """The padding of an input along one dimension: an index into it, None if it does not have the dimension."""
-        if dim not in tensor.shape:
-            return None
-        point = self.case.rows[self.index].point
-        shared = self.subject.batch is None or self.subject.is_shared(tensor)
-        index: list[Any] = []
-        for axis in tensor.shape:
-            if axis == self.subject.batch:
-                index.append(slice(None) if shared else slice(self.index, self.index + 1))
-            elif axis == dim:
-                index.append(slice(size, None))
-            else:
-                index.append(slice(point.get(axis)) if isinstance(axis, str) else slice(None))
-        return tuple(index)
-
-    def _leaking_neighbours(self, run: Run, inputs: Tensors) -> list[str]:
-        """The inputs whose content in other rows changes the answer."""
-        batch = self.subject.batch
-        if batch is None or self.bucket[batch] == 1:
-            return []
-        others = (np.arange(self.bucket[batch]) != self.index,)
-        own = [
-            (number, tensor)
-            for number, tensor in enumerate(self.subject.spec.inputs)
-            if not self.subject.is_shared(tensor)
-        ]
-        for number, tensor in own:  # beside NaN in another input no change would show
-            inputs = _changed(inputs, number, tensor, others, "finite")
-        changes = self._changes(run, inputs)
-        return [
-            tensor.name
-            for number, tensor in own
-            if any(changes(_changed(inputs, number, tensor, others, attempt)) for attempt in (*_TRIES, "not finite"))
-        ]
-
-    def _padding_leak(self, leaks: Sequence[tuple[str, str]]) -> str:
-        inputs = {tensor.name: tensor for tensor in self.subject.spec.inputs}
-        places = " and ".join(f"of input {name!r} along dimension {dim!r}" for name, dim in leaks)
-        undeclared = [name for name, _ in leaks if inputs[name].pad is None]
-        if undeclared:
-            change = f"{undeclared[0]!r} declares no pad: mask it in the method, or declare a pad that changes nothing"
-        else:
-            change = (
-                "mask it in the method, such as by an input of ones with pad=0, or declare a pad that changes nothing"
-            )
-        return f"the padding {places} reaches it{self._rounding()}; {change}"
-
-    def _without_a_leak(self, dims: Sequence[str]) -> str:
-        names = " and ".join(repr(name) for name in dims)
-        if dims:
-            cause = f"the padded size of dimension {names} itself reaches it, as in a mean or a count over it"
-        elif self.subject.batch and self.bucket[self.subject.batch] > 1:
-            cause = f"the size of dimension {self.subject.batch!r} itself reaches it, as in a mean or a count over it"
-        else:
-            cause = "nothing is padded or merged, so the executable disagrees with plain JAX"
-        return f"{cause}{self._rounding()}"
-
-    def _rounding(self) -> str:
-        close = self.difference.excess <= _ROUNDING_FACTOR and not self.moved
-        return " (if it is mere rounding, raise the model's tolerance)" if close else ""
-
-
-def _changed(inputs: Tensors, number: int, tensor: TensorSpec, region: tuple[Any, ...], attempt: str) -> Tensors:
-    """The inputs with other legal content in one region of one of them."""
-    array = inputs[number].copy()
-    fill = not_finite if attempt == "not finite" and unbounded_values(tensor) else garbage
-    array[region] = fill(tensor, array[region].shape, generator_of("changed", tensor.name, attempt))
-    return [array if other == number else given for other, given in enumerate(inputs)]
 
 
 def merged(proofs: Sequence[ProofSpec]) -> tuple[ProofSpec, ...]:

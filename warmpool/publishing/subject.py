@@ -6,33 +6,30 @@ number without sending one.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import ml_dtypes  # noqa: F401  registers bfloat16 with numpy
-import numpy as np
 from numpy.typing import NDArray
 
-from warmpool.dtypes import FLOAT_MAX, INT_RANGES
 from warmpool.manifest import DimSpec, Manifest, TensorSpec, bucket_name
+from warmpool.publishing.points import Point, Sizes, edge_points, interior_points
+from warmpool.publishing.values import Fill, content, generator_of, legal, one_sided
 from warmpool.symbolic import shape_of
 
-Sizes = Mapping[str, int]
 Tensors = list[NDArray[Any]]  # in the order of the method's inputs or outputs
-Fill = Literal["written", "garbage", "other garbage", "not finite"]
+Rows = tuple["Row", ...]
 
+FILLS: tuple[Fill, ...] = ("garbage", "NaN", "infinity")  # beside which an answer has to be the one beside "written"
 VARIANTS = 3  # value sets a point; rows beyond repeat them
-
-_UNBOUNDED_SPAN = 100
+_SIDES = (0, 1, -1)  # of the padding, on which a value set lies (`one_sided`)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of a batch, or all of a method without a batch dimension: an exact shape and one of its value sets."""
 
-    point: dict[str, int]
+    point: Point
     variant: int
 
 
@@ -42,11 +39,13 @@ class Case:
 
     Attributes:
         rows: The valid rows.
-        fill: "written" is what an instance writes. Garbage is legal content wherever the method has to ignore it.
-            "not finite" is what an instance writes, beside rows of a caller who sent NaN and infinities.
+        fill: "written" is what an instance writes: the declared pad, and zeros where none is declared. The others are
+            legal content of that kind, as far as there is any, in every place that the method has to ignore: the
+            padding of an input without a declared pad, and the rows after the valid ones, which are those of other
+            callers. The padding of an input with a declared pad is that pad, here as in an instance.
     """
 
-    rows: tuple[Row, ...]
+    rows: Rows
     fill: Fill
 
 
@@ -62,23 +61,27 @@ class Subject:
         self.dims: dict[str, DimSpec] = {dim.name: dim for dim in manifest.dims if dim.name in used}
         self.batch = next((dim.name for dim in self.dims.values() if dim.batch), None)
 
-    def cases(self, bucket: Sizes, points: Sequence[dict[str, int]]) -> list[Case]:
-        """What is run to prove a bucket: every point with all rows valid, and again with garbage and one row fewer.
+    def points(self, bucket: Sizes, *, stored: bool = False) -> list[Point]:
+        """The exact sizes at which a bucket is proved (`edge_points`, `interior_points`)."""
+        dims = list(self.dims.values())
+        program = ",".join(sorted(set(self.spec.programs.values())))  # one, if its dimensions are symbolic
+        edges = edge_points(dims, bucket, stored=stored)
+        return edges + [point for point in interior_points(dims, bucket, program) if point not in edges]
 
-        Where callers may send what is not finite, also once beside a row of it.
+    def batches(self, bucket: Sizes, points: Sequence[Point]) -> list[Rows]:
+        """The valid rows of each run that a bucket is proved with.
+
+        Every point is in a batch of nothing but valid rows. Where there is room for a neighbour, one more batch leaves
+        it to others, and begins with a point that is padded if any is.
         """
         groups = [[point] for point in points] if self._shares_shapes() else [list(points)]
         count = bucket[self.batch] if self.batch else 1
-        fills: list[tuple[Fill, int]] = [("written", count), ("garbage", max(1, count - 1))]
-        cases = [
-            Case(tuple(_rows(group, start, valid)), fill)
-            for group in groups
-            for fill, valid in fills
-            for start in range(0, len(group), valid)
+        whole = [
+            tuple(_rows(group, first + start, count))
+            for first, group in enumerate(groups)
+            for start in range(0, len(group), count)
         ]
-        if count > 1 and any(unbounded_values(tensor) and not self.is_shared(tensor) for tensor in self.spec.inputs):
-            cases += [Case(tuple(_rows(group, 0, count - 1)), "not finite") for group in groups]
-        return cases
+        return [*whole, tuple(_rows(groups[-1], 1, count - 1))] if count > 1 else whole
 
     def _shares_shapes(self) -> bool:
         """Whether an input that all rows share has a size that would differ between rows."""
@@ -100,25 +103,14 @@ class Subject:
         return [self._padded(tensor, bucket, case) for tensor in self.spec.inputs]
 
     def _padded(self, tensor: TensorSpec, bucket: Sizes, case: Case) -> NDArray[Any]:
+        single = self.batch is None or self.is_shared(tensor)
+        rows: list[tuple[Any, Row]] = [(Ellipsis, case.rows[0])] if single else list(enumerate(case.rows))
         shape = shape_of(tensor.shape, bucket)
-        rows = (
-            [(Ellipsis, case.rows[0])] if self.batch is None or self.is_shared(tensor) else list(enumerate(case.rows))
-        )
-        written = np.full(shape, tensor.pad or 0, tensor.dtype)
         generator = generator_of(case.fill, self.method, tensor.name, bucket_name(dict(bucket)))
-        if case.fill == "written":
-            array = written
-        elif case.fill == "not finite":
-            array = written
-            if unbounded_values(tensor) and not self.is_shared(tensor):
-                others = array[len(case.rows) :]
-                others[...] = not_finite(tensor, others.shape, generator)
-        else:
-            array = garbage(tensor, shape, generator)
-            if tensor.pad is not None:
-                for index, _ in rows:
-                    array[index] = written[index]
+        array = content(tensor, case.fill, shape, generator)
         for index, row in rows:
+            if tensor.pad is not None:
+                array[index] = tensor.pad
             values = self._values(tensor, row)
             values = values if index is Ellipsis else values[0]
             array[(index, *(slice(size) for size in values.shape))] = values
@@ -135,12 +127,13 @@ class Subject:
 
     def _values(self, tensor: TensorSpec, row: Row) -> NDArray[Any]:
         """An input's values for one row; those of a shared input depend on nothing that differs within a batch."""
+        shape = shape_of(tensor.shape, self._single(row))
         if self.is_shared(tensor):
             place = bucket_name({name: size for name, size in row.point.items() if name in tensor.shape})
-        else:
-            place = f"{bucket_name(row.point)} {row.variant}"
-        shape = shape_of(tensor.shape, self._single(row))
-        return legal(tensor, shape, generator_of("legal", self.method, tensor.name, place))
+            return legal(tensor, shape, generator_of("legal", self.method, tensor.name, place))
+        place = f"{bucket_name(row.point)} {row.variant}"
+        values = legal(tensor, shape, generator_of("legal", self.method, tensor.name, place))
+        return one_sided(tensor, values, _SIDES[row.variant])
 
     def exact_sizes(self, point: Sizes) -> dict[str, int]:
         """Every dimension's size, in order, for one row at a point."""
@@ -150,95 +143,11 @@ class Subject:
         return {**row.point, self.batch: 1} if self.batch else row.point
 
 
-def points_of(dims: Sequence[DimSpec], bucket: Sizes, *, stored: bool = False) -> list[dict[str, int]]:
-    """Sizes of the dimensions without the batch at which a bucket is proved: its own, and its lower edges.
+def _rows(points: Sequence[Point], start: int, count: int) -> Iterable[Row]:
+    """Rows that alternate between the points, each with another value set than the one before and than the last time.
 
-    At a lower edge all dimensions are at their smallest, or one of them alone: the sizes of two may cancel out. The
-    smallest is one above the bucket below, since selection gives a smaller request another bucket. With `stored` it is
-    the bucket below itself, whose stored executable can then be the reference, as far as every size has one below it.
+    Where rows are few, points of all sorts of value sets are still among them.
     """
-    free = [dim for dim in dims if not dim.batch]
-    full = {dim.name: bucket[dim.name] for dim in free}
-    lowered = [free, *([dim] for dim in free)]
-    points = [full, *({**full, **_lower_edge(chosen, bucket, stored=stored)} for chosen in lowered)]
-    return [point for index, point in enumerate(points) if point not in points[:index]]
-
-
-def _lower_edge(dims: Sequence[DimSpec], bucket: Sizes, *, stored: bool) -> Sizes:
-    below = {dim.name: max((size for size in dim.sizes if size < bucket[dim.name]), default=0) for dim in dims}
-    if stored and all(below.values()):
-        return below
-    return {name: size + 1 for name, size in below.items()}
-
-
-def legal(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
-    """Random values within the bounds. A mask is all ones: with a random one, many a model would divide by zero."""
-    if is_mask(tensor):
-        return np.ones(shape, tensor.dtype)
-    return np.asarray(_random(tensor, shape, generator, scale=1.0))
-
-
-def garbage(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
-    """Values within the bounds, and wild where there are none."""
-    return np.asarray(_random(tensor, shape, generator, scale=100.0))
-
-
-def unbounded_values(tensor: TensorSpec) -> tuple[float, ...]:
-    """What is not finite and yet within the bounds of an input."""
-    if tensor.dtype not in FLOAT_MAX:
-        return ()
-    below = () if tensor.low is not None else (-np.inf,)
-    above = () if tensor.high is not None else (np.inf,)
-    return (*below, *above, np.nan) if below and above else (*below, *above)
-
-
-def not_finite(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
-    """Values that are not finite, of those that an input may hold."""
-    return generator.choice(np.array(unbounded_values(tensor)), shape).astype(tensor.dtype)
-
-
-def is_mask(tensor: TensorSpec) -> bool:
-    """Whether an input says which positions are valid."""
-    if tensor.dtype == "bool":
-        return tensor.pad is False
-    return tensor.dtype in INT_RANGES and (tensor.low, tensor.high) == (0, 1)
-
-
-def _random(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator, scale: float) -> Any:
-    if tensor.dtype == "bool":
-        return generator.random(shape) < 0.5
-    if tensor.dtype in INT_RANGES:
-        low, high = _int_bounds(tensor)
-        return generator.integers(low, high, shape, endpoint=True).astype(tensor.dtype)
-    largest = FLOAT_MAX[tensor.dtype]
-    wild = generator.standard_normal(shape) * scale
-    if tensor.low is not None and tensor.high is not None:
-        wild = tensor.low + (tensor.high - tensor.low) * generator.random(shape)
-    elif tensor.low is not None:
-        wild = tensor.low + np.abs(wild)
-    elif tensor.high is not None:
-        wild = tensor.high - np.abs(wild)
-    return np.clip(wild, -largest, largest).astype(tensor.dtype)
-
-
-def _int_bounds(tensor: TensorSpec) -> tuple[int, int]:
-    """The declared bounds; where one is missing a small span, since an index may have been declared without bounds."""
-    lowest, highest = INT_RANGES[tensor.dtype]
-    if tensor.low is not None:
-        low = int(tensor.low)
-    else:
-        low = 0 if tensor.high is None or tensor.high >= 0 else int(tensor.high) - _UNBOUNDED_SPAN
-    high = low + _UNBOUNDED_SPAN if tensor.high is None else int(tensor.high)
-    return max(low, lowest), min(high, highest)
-
-
-def _rows(points: Sequence[dict[str, int]], start: int, count: int) -> Iterable[Row]:
-    """Rows that alternate between the points, each time with the next value set."""
     for index in range(start, start + count):
-        yield Row(points[index % len(points)], index // len(points) % VARIANTS)
-
-
-def generator_of(*names: str) -> np.random.Generator:
-    """A generator seeded by names, the same in every process."""
-    digest = hashlib.sha256("\0".join(names).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "little"))
+        turn, place = divmod(index, len(points))
+        yield Row(points[place], (place + turn) % VARIANTS)

@@ -139,7 +139,6 @@ class TargetMaker:
         )
 
     def _work(self, todo: list[Entry], stored: dict[str, Path]) -> None:
-        jobs = Jobs(self.draft, self.machine, self.children, self.progress, self.store.trust, self._exact)
         claims = Claims(
             self.store,
             self._finished_file,
@@ -149,13 +148,14 @@ class TargetMaker:
             say=self.progress.say,
         )
         with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor, claims:
+            jobs = Jobs(self.draft, self.machine, self.children, executor, self.progress, self.store.trust)
             try:
-                jobs.plan(executor, todo, self.entries, stored, self._stored_file)
-                for key in jobs.edges_found:
+                jobs.plan(todo, self.entries, stored, self._stored_file, self._exact)
+                for key in jobs.references.edges_found:
                     self.known.refer(key)
                 self._share(todo, jobs, claims)
                 jobs.end()
-                self.references = jobs.references_compiled
+                self.references = jobs.references.compiled
             except BaseException:
                 executor.shutdown(wait=False, cancel_futures=True)
                 self.children.close()  # ends what still runs, which leaving the block would wait for
@@ -198,8 +198,8 @@ class TargetMaker:
             made = _read_made(entry, artifact)
         spec, proofs = jobs.tried(entry, sha256(made).hexdigest() if made else "")
         self.proved += 1
-        while jobs.edges:
-            edge = jobs.edges.pop()
+        while jobs.references.edges:
+            edge = jobs.references.edges.pop()
             data = _read_made(edge.entry, edge.artifact)
             jobs.try_edge(edge, sha256(data).hexdigest())
             self.store.put(executable_path(edge.entry.key), data)

@@ -25,9 +25,10 @@ from warmpool.arena import aligned
 from warmpool.manifest import Manifest, MemorySpec
 from warmpool.process_memory import private_bytes
 from warmpool.publishing.compare import nowhere_a_number
+from warmpool.publishing.points import Sizes
 from warmpool.publishing.prove import prove
 from warmpool.publishing.references import References, write_references
-from warmpool.publishing.subject import VARIANTS, Case, Row, Sizes, Subject, Tensors
+from warmpool.publishing.subject import VARIANTS, Case, Row, Subject, Tensors
 from warmpool.symbolic import shape_of
 from warmpool.weights import map_weights
 
@@ -45,7 +46,11 @@ def describe(argument: Argument) -> Argument:
 
 
 def compile_bucket(argument: Argument) -> Argument:
-    """Compile a program for one bucket and write the artifact; it is serialised before it ever ran."""
+    """Compile a program for one bucket and write the artifact; it is serialised before it ever ran.
+
+    With "outputs" it is run then, as a reference at "point", which it pads and merges nothing for. An error of that run
+    is none of the compile's: it is what comes back as "failure".
+    """
     _before_a_backend(argument["platform"])
     subject, manifest = _subject(argument)
     bucket = argument["bucket"]
@@ -54,7 +59,12 @@ def compile_bucket(argument: Argument) -> Argument:
     compiled = lowered.compile(tuning(argument["platform"], _scratch(argument)))
     compile_s = time.monotonic() - start_s
     _write_artifact(argument, lowered, compiled)
-    return {"compile_s": compile_s}
+    if argument["outputs"] is None:
+        return {"compile_s": compile_s}
+    try:
+        return {"compile_s": compile_s, **_run_exact(argument, manifest, subject, compiled)}
+    except Exception as error:  # noqa: BLE001  XLA raises what it likes
+        return {"compile_s": compile_s, "failure": f"{type(error).__name__}: {error}"}
 
 
 def reference(argument: Argument) -> Argument:
@@ -64,16 +74,11 @@ def reference(argument: Argument) -> Argument:
     """
     _before_a_backend(argument["platform"])
     subject, manifest = _subject(argument)
-    point = argument["point"]
-    weights = map_weights(Path(argument["weights"]), manifest.weights)
-    exact = {**point, subject.batch: 1} if subject.batch else point
-    lowered = _lowered(argument, manifest, subject, exact)
+    lowered = _lowered(argument, manifest, subject, subject.exact_sizes(argument["point"]))
     compiled = lowered.compile(tuning(argument["platform"], _scratch(argument)))
     if argument["artifact"]:
         _write_artifact(argument, lowered, compiled)
-    rows = [Row(point, variant) for variant in range(VARIANTS)]
-    results = [[np.asarray(one) for one in compiled(*weights, *subject.exact(row))] for row in rows]
-    return _written(argument, subject, results)
+    return _run_exact(argument, manifest, subject, compiled)
 
 
 def reference_stored(argument: Argument) -> Argument:
@@ -92,11 +97,11 @@ def reference_stored(argument: Argument) -> Argument:
 
 
 def trial(argument: Argument) -> Argument:
-    """Load an artifact as a lane does, prove its bucket, and measure its run time and its memory.
+    """Load an artifact as a lane does, prove its bucket, and, if it is to be "measured", its run time and its memory.
 
     Returns:
-        "failure", None or what is wrong; "proofs"; "digest", SHA-256 of the artifact's bytes; "cost_us", the median of
-        up to 15 runs with host inputs and outputs; "memory", as a `MemorySpec` has it.
+        "failure", None or what is wrong; "digest", SHA-256 of the artifact's bytes; "proofs"; and where it was measured
+        "cost_us", the median of up to 15 runs with host inputs and outputs, and "memory", as a `MemorySpec` has it.
     """
     _before_a_backend(None)
     subject, manifest = _subject(argument)
@@ -107,11 +112,12 @@ def trial(argument: Argument) -> Argument:
     tally, failure = prove(subject, bucket, points, loaded.run, references.of, stored=argument["stored"])
     if failure:
         return {"failure": failure}
-    case = subject.cases(bucket, points)[0]
-    cost_us = _median_us(loaded, subject.padded(bucket, case))
-    proofs = msgspec.to_builtins(tally.proofs(subject.method))
-    memory = msgspec.to_builtins(loaded.memory())
-    return {"failure": None, "cost_us": cost_us, "proofs": proofs, "digest": loaded.digest, "memory": memory}
+    proved = {"failure": None, "digest": loaded.digest, "proofs": msgspec.to_builtins(tally.proofs(subject.method))}
+    if not argument["measured"]:
+        return proved
+    whole = Case(subject.batches(bucket, points)[0], "written")
+    cost_us = _median_us(loaded, subject.padded(bucket, whole))
+    return {**proved, "cost_us": cost_us, "memory": msgspec.to_builtins(loaded.memory())}
 
 
 class _Loaded:
@@ -152,6 +158,14 @@ def _write_artifact(argument: Argument, lowered: Any, compiled: Any) -> None:
     calling = calling_of(lowered, compiled)
     header = Header(key=argument["key"], ingredients=argument["ingredients"], calling=calling)
     Path(argument["artifact"]).write_bytes(pack(header, serialize(compiled)))
+
+
+def _run_exact(argument: Argument, manifest: Manifest, subject: Subject, compiled: Any) -> Argument:
+    """Run what was compiled for an exact shape on every value set of it."""
+    weights = map_weights(Path(argument["weights"]), manifest.weights)
+    rows = [Row(argument["point"], variant) for variant in range(VARIANTS)]
+    results = [[np.asarray(one) for one in compiled(*weights, *subject.exact(row))] for row in rows]
+    return _written(argument, subject, results)
 
 
 def _written(argument: Argument, subject: Subject, results: list[Tensors]) -> Argument:

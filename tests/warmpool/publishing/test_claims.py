@@ -51,7 +51,8 @@ def predict(params, x):
         x = jnp.sort(x * 2.0, axis=-1) / 2.0
     return x.max(axis=1)
 
-model = Model(name="shared", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch, seq, 3), pad=-9.0)})
+x = Tensor("float32", (batch, seq, 3), pad=-9.0, low=-9.0)
+model = Model(name="shared", methods={"predict": predict}, inputs={"x": x})
 """
 
 # Every process that runs it waits until all of them have come so far.

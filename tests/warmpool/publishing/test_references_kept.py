@@ -18,7 +18,7 @@ from warmpool.cache_commands.gc import collect
 from warmpool.cache_commands.verify import verify
 from warmpool.errors import PublishError
 from warmpool.manifest import executable_path
-from warmpool.publishing.jobs import Jobs
+from warmpool.publishing.reference_runs import ReferenceRuns
 from warmpool.survey import survey
 
 DAY_S = 24 * 3600.0
@@ -50,7 +50,7 @@ def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_rem
     """Whichever version made the references, and however many versions of other weights there were since."""
     toy = Toy(tmp_path)
     first, heard = toy.publish()
-    assert (first.compiled, len(heard.compiled)) == (1, 3)
+    assert (first.compiled, len(heard.compiled)) == (1, 4)
     store = open_store(toy.settings)
     bottom = LocalStore(toy.store)
     for factor in (3.0, 4.0):
@@ -67,7 +67,7 @@ def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_rem
             bottom.delete(f"models/toy/{old.manifest.version}/manifest.json")  # given up
     (version,) = survey(store).versions
     (target,) = version.targets.values()
-    assert len(target.references) == 1
+    assert len(target.references) == 2
     assert {executable_path(key) for key in target.references} <= {entry.path for entry in bottom.entries("")}
     assert verify(store, survey(store)).missing == {}
 
@@ -76,15 +76,15 @@ def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_rem
 def test_a_reference_that_does_not_load_again_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who compiled it ran it, which says nothing of what was serialised."""
     toy = Toy(tmp_path)
-    really = Jobs._run_reference
+    really = ReferenceRuns._run
 
-    def damaging(self: Jobs, worker: str, entry: Any, point: Any, **more: Any) -> Path:
+    def damaging(self: ReferenceRuns, worker: str, entry: Any, point: Any, **more: Any) -> str:
         outputs = really(self, worker, entry, point, **more)
         if more["artifact"]:
             Path(more["artifact"]).write_bytes(pack(Header(key=entry.key, ingredients=entry.ingredients), b"no code"))
         return outputs
 
-    monkeypatch.setattr(Jobs, "_run_reference", damaging)
+    monkeypatch.setattr(ReferenceRuns, "_run", damaging)
     with pytest.raises(PublishError, match="its trial run"):
         toy.publish()
     assert LocalStore(toy.store).names("executables") == []
@@ -94,14 +94,14 @@ def test_a_reference_that_does_not_load_again_is_not_stored(tmp_path: Path, monk
 def test_a_publish_that_compiles_nothing_but_references_says_so(tmp_path: Path) -> None:
     toy = Toy(tmp_path)
     first, _ = toy.publish()
-    assert (first.compiled, first.references) == (1, 2)
+    assert (first.compiled, first.references) == (1, 3)  # at 1, 2 and 3: the bucket's own size its compile ran
     (version,) = survey(open_store(toy.settings)).versions
     for target in version.targets.values():
         for key in target.references:
             LocalStore(toy.store).delete(executable_path(key))
     again, heard = toy.publish(factor=3.0)
-    assert (again.compiled, again.references, len(heard.compiled)) == (0, 1, 1)
-    assert "nothing compiled but references (1), all 1 executables are in the store" in str(again)
+    assert (again.compiled, again.references, len(heard.compiled)) == (0, 2, 2)
+    assert "nothing compiled but references (2), all 1 executables are in the store" in str(again)
     last, heard = toy.publish(factor=4.0)
     assert (last.compiled, last.references, heard.compiled) == (0, 0, [])
     assert "nothing compiled, all" in str(last)

@@ -38,9 +38,9 @@ def around_trials(
 ) -> None:
     really = Jobs._trial
 
-    def trial(self: Jobs, entry: Entry, artifact: Path, *rest: Any) -> Any:
+    def trial(self: Jobs, entry: Entry, artifact: Path, digest: str, **told: Any) -> Any:
         before(entry, artifact)
-        result = really(self, entry, artifact, *rest)
+        result = really(self, entry, artifact, digest, **told)
         after(entry, artifact)
         return result
 
@@ -55,8 +55,8 @@ def test_what_is_not_what_was_asked_for_is_not_stored(
     really = Jobs._compile
     others: dict[str, Any] = {"ingredients": {"program": "another"}, "kind": "program", "key": "ab" * 32}
 
-    def compile_another(self: Jobs, entry: Entry) -> Path:
-        file = really(self, entry)
+    def compile_another(self: Jobs, entry: Entry, *rest: Any) -> Path:
+        file = really(self, entry, *rest)
         changed(entry, file, **{what: others[what]})
         return file
 

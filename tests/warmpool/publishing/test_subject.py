@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, TensorSpec, ToleranceSpec, WeightsSpec, bucket_name
-from warmpool.publishing.subject import Case, Row, Subject, garbage, generator_of, is_mask, legal, points_of
+from warmpool.publishing.subject import Case, Row, Subject
+from warmpool.publishing.values import Fill
 
 BATCH = DimSpec(name="batch", max=8, sizes=(1, 2, 8), batch=True)
 SEQ = DimSpec(name="seq", max=8, sizes=(1, 4, 8))
@@ -77,88 +78,62 @@ def test_padding_holds_the_declared_pad_even_beside_garbage(bucket: dict[str, in
         assert (wild[1][0, length:] != 0).any()
 
 
-def test_beside_a_callers_nan_the_valid_rows_are_as_written_and_bounds_hold() -> None:
+@pytest.mark.parametrize("fill", ["NaN", "infinity"])
+def test_what_is_not_finite_lies_only_where_nothing_is_declared_and_the_bounds_let_it(fill: Fill) -> None:
     subject = subject_of(*INPUTS)
     bucket = {"batch": 8, "seq": 8, "width": 6}
-    (case,) = (case for case in subject.cases(bucket, points_of([SEQ, WIDTH], bucket)) if case.fill == "not finite")
-    written = subject.padded(bucket, Case(case.rows, "written"))
-    hostile = subject.padded(bucket, case)
-    for ours, theirs in zip(written[:4], hostile[:4], strict=True):
-        np.testing.assert_array_equal(ours[:7], theirs[:7])
-    free, half = hostile[1][7:], hostile[3][7:].astype(np.float32)
-    assert np.isnan(free).any()
-    assert not np.isfinite(free).any()
-    assert (half == np.inf).all()
-    bounded = subject_of(tensor("x", "batch", low=0.0, high=1.0))
-    assert {case.fill for case in bounded.cases({"batch": 8}, [{}])} == {"written", "garbage"}
+    row = Row({"seq": 5, "width": 3}, 0)
+    written, hostile = (subject.padded(bucket, Case((row,), one)) for one in ("written", fill))
+    for found, exact in zip(subject.cut(hostile[:4], 0, row), subject.exact(row)[:4], strict=True):
+        np.testing.assert_array_equal(found, exact)
+    ids, free, flag, half = hostile[:4]
+    for index, unchanged in ((0, ids), (2, flag), (4, hostile[4])):
+        np.testing.assert_array_equal(unchanged, written[index])
+    is_meant = np.isnan if fill == "NaN" else np.isinf
+    padding = np.ones(free.shape, bool)
+    padding[0, :5, :3] = False
+    np.testing.assert_array_equal(is_meant(free), padding)
+    wide = half.astype(np.float32)  # bounded from below: no NaN, and infinity above alone
+    assert (wide[1:] == (0 if fill == "NaN" else np.inf)).all()
+
+
+def test_a_declared_pad_stays_beside_whatever_other_rows_hold() -> None:
+    subject = subject_of(tensor("x", "batch", "seq", pad=0.0))
+    (x,) = subject.padded({"batch": 2, "seq": 8}, Case((Row({"seq": 5}, 0),), "NaN"))
+    assert (x[0, 5:] == 0).all()
+    assert np.isnan(x[1]).all()
 
 
 @given(bucket=BUCKETS)
-def test_every_point_is_proved_with_what_is_written_and_with_garbage(bucket: dict[str, int]) -> None:
+def test_every_point_is_in_a_batch_without_room_and_one_batch_leaves_room_for_a_neighbour(
+    bucket: dict[str, int],
+) -> None:
     subject = subject_of(*INPUTS)
-    points = points_of([BATCH, SEQ, WIDTH], bucket)
-    cases = subject.cases(bucket, points)
-    for fill in ("written", "garbage"):
-        proved = {bucket_name(row.point) for case in cases if case.fill == fill for row in case.rows}
-        assert proved == {bucket_name(point) for point in points}
-    assert all(1 <= len(case.rows) <= bucket["batch"] for case in cases)
-    assert any(len(case.rows) == bucket["batch"] for case in cases)
-    assert bucket["batch"] == 1 or any(len(case.rows) < bucket["batch"] for case in cases)
-
-
-def test_a_bucket_is_proved_at_its_size_and_where_all_dimensions_or_one_are_one_over_the_bucket_below() -> None:
-    dims = [BATCH, SEQ, WIDTH]
-    assert points_of(dims, {"batch": 2, "seq": 8, "width": 6}) == [
-        {"seq": 8, "width": 6},
-        {"seq": 5, "width": 4},
-        {"seq": 5, "width": 6},
-        {"seq": 8, "width": 4},
-    ]
-    assert points_of(dims, {"batch": 2, "seq": 1, "width": 3}) == [{"seq": 1, "width": 3}, {"seq": 1, "width": 1}]
-    assert points_of([BATCH, SEQ], {"batch": 2, "seq": 8}) == [{"seq": 8}, {"seq": 5}]
-    assert points_of([BATCH, SEQ], {"batch": 2, "seq": 1}) == [{"seq": 1}]
-    assert points_of([BATCH], {"batch": 8}) == [{}]
-
-
-def test_stored_references_are_looked_for_at_the_bucket_below_where_there_is_one() -> None:
-    dims = [BATCH, SEQ, WIDTH]
-    assert points_of(dims, {"batch": 2, "seq": 8, "width": 6}, stored=True) == [
-        {"seq": 8, "width": 6},
-        {"seq": 4, "width": 3},
-        {"seq": 4, "width": 6},
-        {"seq": 8, "width": 3},
-    ]
-    # No bucket is below a width of 3: what is left open would be every width under it.
-    assert points_of(dims, {"batch": 2, "seq": 8, "width": 3}, stored=True) == [
-        {"seq": 8, "width": 3},
-        {"seq": 5, "width": 1},
-        {"seq": 4, "width": 3},
-        {"seq": 8, "width": 1},
-    ]
-
-
-@given(bucket=BUCKETS)
-def test_what_has_no_stored_reference_is_a_point_of_a_first_publish_too(bucket: dict[str, int]) -> None:
-    dims = [BATCH, SEQ, WIDTH]
-    plain = points_of(dims, bucket)
-    for point in points_of(dims, bucket, stored=True):
-        assert point in plain or all(point[dim.name] in dim.sizes for dim in (SEQ, WIDTH))
+    points = subject.points(bucket)
+    batches = subject.batches(bucket, points)
+    whole = [rows for rows in batches if len(rows) == bucket["batch"]]
+    assert {bucket_name(row.point) for rows in whole for row in rows} == {bucket_name(point) for point in points}
+    spare = [rows for rows in batches if len(rows) != bucket["batch"]]
+    assert [len(rows) for rows in spare] == [bucket["batch"] - 1] * (bucket["batch"] > 1)
+    assert {row.variant for rows in whole for row in rows} == set(range(3)) or len(points) + bucket["batch"] < 4
 
 
 def test_rows_of_a_batch_differ_in_shape_and_in_values() -> None:
     subject = subject_of(*INPUTS)
     bucket = {"batch": 8, "seq": 8, "width": 6}
-    case = subject.cases(bucket, points_of([BATCH, SEQ, WIDTH], bucket))[0]
-    assert len({bucket_name(row.point) for row in case.rows}) == 4
-    ids = subject.padded(bucket, case)[0]
-    assert len({row.tobytes() for row in ids}) == 8  # four points of two value sets each
+    rows = subject.batches(bucket, [{"seq": 8, "width": 6}, {"seq": 5, "width": 4}])[0]
+    assert [(row.point["seq"], row.variant) for row in rows[:6]] == [(8, 0), (5, 1), (8, 1), (5, 2), (8, 2), (5, 0)]
+    ids = subject.padded(bucket, Case(rows, "written"))[0]
+    assert len({row.tobytes() for row in ids}) == 6  # then the first ones again
 
 
 def test_rows_that_share_an_input_with_a_size_are_of_one_shape() -> None:
     subject = subject_of(tensor("x", "batch", "seq"), tensor("table", "seq"))
     bucket = {"batch": 2, "seq": 8}
-    for case in subject.cases(bucket, points_of([BATCH, SEQ], bucket)):
-        assert len({bucket_name(row.point) for row in case.rows}) == 1
+    batches = subject.batches(bucket, subject.points(bucket))
+    for rows in batches:
+        assert len({bucket_name(row.point) for row in rows}) == 1
+    assert {bucket_name(rows[0].point) for rows in batches} == {bucket_name(point) for point in subject.points(bucket)}
     row = Row({"seq": 5}, 0)
     np.testing.assert_array_equal(subject.exact(row)[1], subject.exact(Row({"seq": 5}, 1))[1])
 
@@ -171,44 +146,3 @@ def test_a_method_without_a_batch_is_padded_as_a_whole() -> None:
     assert padded.shape == (8, 2)
     np.testing.assert_array_equal(padded[:5], exact)
     np.testing.assert_array_equal(subject.cut([padded], 0, row)[0], exact)
-
-
-TENSORS = st.sampled_from(
-    [
-        tensor("a", dtype="int8"),
-        tensor("a", dtype="uint8", low=250),
-        tensor("a", dtype="int32", low=-5, high=5),
-        tensor("a", dtype="int16", high=-3),
-        tensor("a", dtype="uint32", low=2**32 - 1),
-        tensor("a", dtype="float16", low=-65504.0, high=65504.0),
-        tensor("a", dtype="float32", low=0.25),
-        tensor("a", dtype="bfloat16", high=-1.0),
-        tensor("a", dtype="bool"),
-    ]
-)
-
-
-@given(spec=TENSORS, seed=st.integers(0, 1000))
-def test_random_values_stay_within_the_bounds(spec: TensorSpec, seed: int) -> None:
-    for make in (legal, garbage):
-        values = make(spec, (50,), generator_of(str(seed)))
-        assert values.dtype.name == spec.dtype
-        wide = values.astype(np.float64)
-        assert np.isfinite(wide).all()
-        assert spec.low is None or (wide >= spec.low).all()
-        assert spec.high is None or (wide <= spec.high).all()
-
-
-@pytest.mark.parametrize(
-    ("spec", "mask"),
-    [
-        (tensor("mask", dtype="int32", low=0, high=1), True),
-        (tensor("mask", dtype="bool", pad=False), True),
-        (tensor("flag", dtype="bool"), False),
-        (tensor("ids", dtype="int32", low=0, high=2), False),
-        (tensor("share", dtype="float32", low=0.0, high=1.0), False),
-    ],
-)
-def test_a_mask_is_all_ones_where_it_is_valid(spec: TensorSpec, mask: bool) -> None:
-    assert is_mask(spec) == mask
-    assert (legal(spec, (40,), generator_of("seed")) == 1).all() == mask

@@ -49,7 +49,7 @@ def test_a_child_compiles_with_it_and_with_no_cache_of_executables(
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     manifest = tmp_path / "manifest.json"
     manifest.write_text(json.dumps({}))
-    worker.compile_bucket({"platform": platform, "bucket": {}, "manifest": str(manifest)})
+    worker.compile_bucket({"platform": platform, "bucket": {}, "manifest": str(manifest), "outputs": None})
     (options,) = lowered.options
     assert options == ({"xla_gpu_per_fusion_autotune_cache_dir": str(tmp_path / "autotuning")} if shared else {})
     assert settings["jax_enable_compilation_cache"] is False
