@@ -63,7 +63,7 @@ class Instance:
         self.readiness = Readiness(self.dataplane, self.lanes)
         self.models = ServedModels(store, self.dataplane, self.lanes)
         self.upkeep = Upkeep(store, self.lanes, self.models)
-        self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.notice)
+        self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.calls, self.upkeep.notice)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started)
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
@@ -100,7 +100,7 @@ class Instance:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.upkeep.run(self.models.fingerprints))
             group.create_task(self.plan_following.run())
-            group.create_task(self.dataplane.traffic.keep(self.store))
+            group.create_task(self.dataplane.traffic.keep(self.store, self.upkeep.calls))
 
     async def stop(self) -> None:
         """End lanes and zygote; what still waits gets its answer first."""
@@ -109,7 +109,7 @@ class Instance:
         async with asyncio.TaskGroup() as group:
             for lane in self.lanes:
                 group.create_task(lane.stop(LANE_STOP_S_MAX))
-            group.create_task(self.dataplane.traffic.write_last(self.store))
+            group.create_task(self.dataplane.traffic.write_last(self.store, self.upkeep.calls))
         self._zygote.unwatch()
         await asyncio.to_thread(self._zygote.close)
         if self.traces.exporter is not None:

@@ -42,14 +42,17 @@ class PlanFollowing:
     Args:
         lanes: They may come later.
         models: What they serve.
+        calls: Of the store.
         notice: Told when something is cold that was to be warm.
     """
 
-    def __init__(self, lanes: Sequence[LaneProxy], models: Models, notice: Callable[[], None]) -> None:
+    def __init__(
+        self, lanes: Sequence[LaneProxy], models: Models, calls: StoreCalls, notice: Callable[[], None]
+    ) -> None:
         self._lanes = lanes
         self._models = models
+        self._calls = calls
         self._notice = notice
-        self._calls = StoreCalls()
 
     async def run(self) -> None:
         """Until it is cancelled."""

@@ -33,7 +33,6 @@ class Traffic:
         self._of: dict[ServedMethod, _Shapes] = {}
         self._named: dict[tuple[str, str], _Shapes] = {}
         self._written: dict[str, int] = {}  # by path, how much was seen of what is written there
-        self._calls = StoreCalls()
 
     def saw(self, method: ServedMethod, sizes: Mapping[str, int]) -> None:
         """A request came. Takes about a microsecond."""
@@ -61,22 +60,22 @@ class Traffic:
             for model, methods in models.items()
         }
 
-    async def keep(self, store: SignedStore) -> None:
+    async def keep(self, store: SignedStore, calls: StoreCalls) -> None:
         """Write it now and then, until cancelled."""
         while True:
             await asyncio.sleep(WRITE_EVERY_S)
-            await self.write(store)
+            await self.write(store, calls)
 
-    async def write_last(self, store: SignedStore) -> None:
+    async def write_last(self, store: SignedStore, calls: StoreCalls) -> None:
         """Write it for the last time, unless the store takes too long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.write(store), LAST_WRITE_S_MAX)
+            await asyncio.wait_for(self.write(store, calls), LAST_WRITE_S_MAX)
 
-    async def write(self, store: SignedStore) -> None:
+    async def write(self, store: SignedStore, calls: StoreCalls) -> None:
         """Write what has changed. A store that is away, or may not be written to, is tried again the next time."""
         for path, record in self.records().items():
             seen = sum(one.requests.seen + one.batches.seen for one in record.methods.values())
-            if self._written.get(path) != seen and await self._calls.ask(path, partial(_put, store, path, record)):
+            if self._written.get(path) != seen and await calls.ask(path, partial(_put, store, path, record)):
                 self._written[path] = seen
 
     def _shapes(self, method: ServedMethod) -> _Shapes:

@@ -94,6 +94,7 @@ class Upkeep:
 
     Attributes:
         quarantined: How many executables it set aside.
+        calls: Of the store, for whoever else asks it beside requests: its trouble is then told once.
     """
 
     def __init__(self, store: SignedStore, lanes: Sequence[LaneProxy], models: Models) -> None:
@@ -102,14 +103,14 @@ class Upkeep:
         self._lanes = lanes
         self._models = models
         self._news = asyncio.Event()
-        self._calls = StoreCalls()
+        self.calls = StoreCalls()
         self._rests: dict[str, _Rest] = {}  # by key, of what lanes were killed at
         self._marked_s: dict[str, float] = {}
 
     @property
     def store_trouble(self) -> str:
         """Why the store could not be read or written when that was last tried, "" if it could."""
-        return next(iter(self._calls.troubles.values()), "")
+        return next(iter(self.calls.troubles.values()), "")
 
     def notice(self) -> None:
         """Something is cold that was to be warm."""
@@ -138,9 +139,9 @@ class Upkeep:
             for key, reason in cold.items():
                 await self._mend(key, reason)
             for settled in [
-                asked for asked in self._calls.troubles if asked.startswith("key ") and asked[4:] not in cold
+                asked for asked in self.calls.troubles if asked.startswith("key ") and asked[4:] not in cold
             ]:
-                del self._calls.troubles[settled]
+                del self.calls.troubles[settled]
             await _either(self._news, backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
 
     def _lacking(self) -> bool:
@@ -150,14 +151,14 @@ class Upkeep:
 
     async def _read_again(self, name: str) -> None:
         """Serve a model that could not be read, if it can be now."""
-        found = await self._calls.ask(f"model {name}", lambda: self._models.read_again(name))
+        found = await self.calls.ask(f"model {name}", lambda: self._models.read_again(name))
         if found and name in self._models.unread():
             self._models.admit(name, *found)
 
     async def _extend(self, lane: LaneProxy) -> None:
         """Give the lane the models that the store had nothing of for it, as far as that has changed."""
         before = lane.held.load_plan
-        plan = await self._calls.ask(f"models of {lane.name}", lambda: self._models.plan_missing(lane))
+        plan = await self.calls.ask(f"models of {lane.name}", lambda: self._models.plan_missing(lane))
         if plan and plan.loadables and lane.held.load_plan is before:
             lane.extend(plan)
 
@@ -192,7 +193,7 @@ class Upkeep:
             deadly=frozenset[str]().union(*(lane.held.loads.deadly(key) for lane in self._lanes)),
             bytes_max=max(lane.held.loadable(number).message.bytes_max for lane, number in lacking),
         )
-        sound = await self._calls.ask(f"key {key}", lambda: self._sound(look))
+        sound = await self.calls.ask(f"key {key}", lambda: self._sound(look))
         if sound is None or self._rests_still(key, sound.content, other=bool(look.deadly)):
             return
         for lane, number in self._cold_in(key):
@@ -257,7 +258,7 @@ class Upkeep:
 
     async def _follow(self, fingerprints: Mapping[str, Fingerprint]) -> None:
         while True:
-            new = await self._calls.ask("distrusted keys", self._newly_distrusted)
+            new = await self.calls.ask("distrusted keys", self._newly_distrusted)
             if new:
                 log.error("keys are distrusted: lanes are replaced", extra={"keys": sorted(new)})
                 for lane in self._lanes:
@@ -273,8 +274,8 @@ class Upkeep:
         for digest, machine in machines.items():
             if now_s - self._marked_s.get(digest, -math.inf) >= MARK_EVERY_S:
                 asked = f"mark of {digest}"
-                await self._calls.ask(asked, partial(mark, self._store, machine))
-                if asked not in self._calls.troubles:
+                await self.calls.ask(asked, partial(mark, self._store, machine))
+                if asked not in self.calls.troubles:
                     self._marked_s[digest] = now_s
 
     def _newly_distrusted(self) -> frozenset[str]:

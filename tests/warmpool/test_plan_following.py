@@ -25,6 +25,7 @@ from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.manifest import ExecutableSpec, PlanSpec, Target, bucket_name, encode
 from warmpool.plan_following import PlanFollowing
 from warmpool.selection import Candidate
+from warmpool.store_calls import StoreCalls
 from warmpool.traffic_record import read_records
 
 DOUBLE = doubling()
@@ -102,7 +103,7 @@ class World:
         self.lane, self.models = Lane(*numbers), Models()
         self.noticed = 0
         self.models.new = len(numbers)
-        self.following = PlanFollowing([cast("LaneProxy", self.lane)], self.models, self._notice)
+        self.following = PlanFollowing([cast("LaneProxy", self.lane)], self.models, StoreCalls(), self._notice)
 
     def _notice(self) -> None:
         self.noticed += 1

@@ -18,6 +18,7 @@ from warmpool import traffic as traffic_module
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
 from warmpool.selection import Candidate
+from warmpool.store_calls import StoreCalls
 from warmpool.traffic import Traffic
 from warmpool.traffic_record import Counts, read_records
 
@@ -53,7 +54,7 @@ def store(tmp_path: Path) -> SignedStore:
 
 
 async def read(traffic: Traffic, store: SignedStore, model: str = "tiny") -> Any:
-    await traffic.write(store)
+    await traffic.write(store, StoreCalls())
     (record,), problems = read_records(store, model)
     assert not problems
     return record.methods
@@ -102,7 +103,7 @@ async def test_versions_of_a_model_are_counted_together_and_models_apart(store: 
 async def test_instances_write_beside_each_other(store: SignedStore) -> None:
     for traffic in (Traffic(), Traffic()):
         traffic.saw(embed(), {"batch": 1, "seq": 1})
-        await traffic.write(store)
+        await traffic.write(store, StoreCalls())
     assert len(read_records(store, "tiny")[0]) == 2
 
 
@@ -125,13 +126,13 @@ async def test_only_what_has_changed_is_written_and_what_failed_is_tried_again(t
     store, traffic = SignedStore(inner, ANYONE), Traffic()
     inner.away = True
     traffic.saw(embed(), {"batch": 1, "seq": 1})
-    await traffic.write(store)
+    await traffic.write(store, StoreCalls())
     inner.away = False
-    await traffic.write(store)
-    await traffic.write(store)
+    await traffic.write(store, StoreCalls())
+    await traffic.write(store, StoreCalls())
     assert inner.puts == 1
     traffic.saw(embed(), {"batch": 1, "seq": 1})
-    await traffic.write(store)
+    await traffic.write(store, StoreCalls())
     assert inner.puts == 2
 
 
@@ -141,7 +142,7 @@ async def test_it_is_written_now_and_then(store: SignedStore, monkeypatch: pytes
     traffic = Traffic()
     traffic.saw(embed(), {"batch": 1, "seq": 1})
     async with asyncio.TaskGroup() as group:
-        keeping = group.create_task(traffic.keep(store))
+        keeping = group.create_task(traffic.keep(store, StoreCalls()))
         while not read_records(store, "tiny")[0]:  # noqa: ASYNC110  in a thread
             await asyncio.sleep(0.005)
         keeping.cancel()
@@ -152,11 +153,11 @@ async def test_the_last_write_waits_for_no_store_that_hangs(
     store: SignedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traffic_module, "LAST_WRITE_S_MAX", 0.01)
-    traffic, hangs = Traffic(), asyncio.Event()
+    traffic, calls, hangs = Traffic(), StoreCalls(), asyncio.Event()
 
     async def never(asked: str, call: Any) -> None:
         await hangs.wait()
 
-    monkeypatch.setattr(traffic._calls, "ask", never)
+    monkeypatch.setattr(calls, "ask", never)
     traffic.saw(embed(), {"batch": 1, "seq": 1})
-    await traffic.write_last(store)
+    await traffic.write_last(store, calls)
