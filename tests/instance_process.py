@@ -229,9 +229,9 @@ def serving(store: Path | str, log_file: Path, *flags: str, **environment: str) 
 
 
 def tensors(name: str, inputs: Mapping[str, Any]) -> dict[str, wire.Tensor]:
-    """Wire tensors of a tiny method's inputs, made by numpy."""
+    """Wire tensors of those inputs of a tiny method that are given, made by numpy."""
     made: dict[str, wire.Tensor] = {}
-    for spec in METHODS[name].inputs:
+    for spec in (spec for spec in METHODS[name].inputs if spec.name in inputs):
         array = np.asarray(inputs[spec.name], dtype_of(spec.dtype))
         made[spec.name] = wire.Tensor(OF_DTYPE[spec.dtype].name, array.shape, array.tobytes())
     return made

@@ -125,7 +125,7 @@ METHODS = {
         _tokens,
         (
             _spec("ids", "int32", "batch", "seq", pad=0, low=0, high=IDS_MAX),
-            _spec("mask", "int32", "batch", "seq", pad=0, low=0, high=1),
+            _spec("mask", "int32", "batch", "seq", pad=0, low=0, high=1, length_mask=True),
         ),
         (_spec("total", "int32", "batch"), _spec("doubled", "int32", "batch", "2*seq + 1")),
     ),

@@ -179,6 +179,7 @@ class HttpApi:
                 "parameters": {
                     "methods": list(self.instance.dataplane.model(method.model).methods),
                     "dimensions": {name: {"max": dim.max, "sizes": dim.sizes} for name, dim in method.dims.items()},
+                    "optional": [spec.name for spec in method.spec.inputs if spec.may_be_left_out],
                 },
             }
         )

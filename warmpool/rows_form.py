@@ -64,12 +64,12 @@ def decode(method: ServedMethod, body: Body) -> tuple[Form, dict[str, Tensor]]:
     if body.instances is not msgspec.UNSET:
         columns = _columns(method, body.instances)
         return "instances", _tensors(method, columns, "instances") if body.instances else _no_rows(method)
-    names = [spec.name for spec in method.spec.inputs]
     inputs = body.inputs
     if not isinstance(inputs, dict):
-        if len(names) != 1:
-            raise BadInput.about("inputs", inputs, f"an object with {', '.join(names)}")
-        inputs = {names[0]: inputs}
+        if len(method.spec.required) != 1:
+            names = ", ".join(spec.name for spec in method.spec.inputs)
+            raise BadInput.about("inputs", inputs, f"an object with {names}")
+        inputs = {method.spec.required[0]: inputs}
     return "inputs", _tensors(method, inputs, "inputs")
 
 
@@ -85,17 +85,22 @@ def encode(form: Form, answer: Answer) -> dict[str, Any]:
 
 
 def _columns(method: ServedMethod, rows: list[Any]) -> dict[str, list[Any]]:
-    """Rows (objects, or bare values where there is one input) as one list an input."""
+    """Rows (objects, or bare values where one input has to be given) as one list an input.
+
+    What may be left out is given in every row or in none.
+    """
     if method.batch is None or not method.mergeable:
         raise BadInput(f"instances: {method.model}:{method.name} has no batch dimension; send inputs instead")
-    names = [spec.name for spec in method.spec.inputs]
+    required = method.spec.required
+    first = rows[0] if rows and isinstance(rows[0], dict) else {}
+    names = [spec.name for spec in method.spec.inputs if spec.name in required or spec.name in first]
     rows_max = method.dims[method.batch].max
     if len(rows) > rows_max:
         raise BadInput.about("instances", f"{len(rows)} rows", f"up to {rows_max}")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for index, row in enumerate(rows):
-        if not isinstance(row, dict) and len(names) == 1:
-            row = {names[0]: row}  # noqa: PLW2901
+        if not isinstance(row, dict) and len(required) == 1:
+            row = {required[0]: row}  # noqa: PLW2901
         if not isinstance(row, dict) or set(row) != set(names):
             raise BadInput.about(f"instances[{index}]", row, f"an object with {', '.join(names)}")
         for name in names:

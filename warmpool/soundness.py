@@ -76,6 +76,7 @@ def _method_problems(name: str, spec: MethodSpec, dims: Mapping[str, DimSpec]) -
     used = {axis for tensor in spec.inputs for axis in tensor.shape if isinstance(axis, str)}
     if unknown := used - dims.keys():
         yield f"{name}: its inputs have the dimension {min(unknown)!r}, not one of {', '.join(dims)}"
+    yield from (f"{name}: {problem}" for problem in _mask_problems(spec, dims))
     used_dims = {axis: dims[axis] for axis in used}
     for sizes in _extremes(used_dims):
         for tensor in (*spec.inputs, *spec.outputs):
@@ -94,6 +95,21 @@ def _tensor_problems(tensor: TensorSpec) -> Iterator[str]:
         value = getattr(tensor, field)
         if value is not None and tensor.dtype in DTYPES and (problem := value_problem(tensor.dtype, value)):
             yield f"has the {field} {problem}"
+
+
+def _mask_problems(spec: MethodSpec, dims: Mapping[str, DimSpec]) -> Iterator[str]:
+    """Why a length mask could not be made where a caller leaves it out."""
+    said = {axis for tensor in spec.inputs if not tensor.may_be_left_out for axis in tensor.shape}
+    batch = [name for name, dim in dims.items() if dim.batch and name in said]
+    shapes = [(*batch, name) for name in dims if name in said and name not in batch]
+    for tensor in (tensor for tensor in spec.inputs if tensor.may_be_left_out):
+        if tensor.shape not in shapes:
+            allowed = ", ".join(str(list(shape)) for shape in shapes) or "none"
+            yield f"{tensor.name!r} is a length mask of the shape {list(tensor.shape)}, allowed: {allowed}"
+        if (tensor.low, tensor.high) not in {(0, 1), (None, None)}:
+            yield f"{tensor.name!r} is a length mask from {tensor.low} to {tensor.high}, allowed: 0 to 1"
+        if tensor.pad != 0:
+            yield f"{tensor.name!r} is a length mask with the pad {tensor.pad}, allowed: 0"
 
 
 def _weights_problems(weights: WeightsSpec) -> Iterator[str]:

@@ -17,6 +17,7 @@ from warmpool.catalog import ServedMethod
 from warmpool.datatypes import DATATYPES, OF_DTYPE
 from warmpool.errors import BadInput
 from warmpool.manifest import DimSpec, TensorSpec
+from warmpool.symbolic import shape_of
 from warmpool.tensors import Tensor
 
 Array = NDArray[Any]
@@ -25,13 +26,18 @@ Array = NDArray[Any]
 def validated(method: ServedMethod, inputs: Mapping[str, Tensor]) -> tuple[list[Array], dict[str, int]]:
     """The inputs as arrays in the manifest's order, and the size of every named dimension.
 
-    The arrays are views of the request's body.
+    The arrays are views of the request's body; a length mask that was left out is ones, of the shape that the others
+    have, and takes no memory.
 
     Raises:
         BadInput: an input is missing, unknown, or not as the manifest says.
     """
     sizes = sizes_of(method, inputs)
-    return [_array(f"inputs.{spec.name}", spec, inputs[spec.name]) for spec in method.spec.inputs], sizes
+    arrays = [
+        _array(f"inputs.{spec.name}", spec, inputs[spec.name]) if spec.name in inputs else _ones(spec, sizes)
+        for spec in method.spec.inputs
+    ]
+    return arrays, sizes
 
 
 def sizes_of(method: ServedMethod, inputs: Mapping[str, Tensor]) -> dict[str, int]:
@@ -46,7 +52,8 @@ def sizes_of(method: ServedMethod, inputs: Mapping[str, Tensor]) -> dict[str, in
     _check_names(method, inputs)
     sizes: dict[str, int] = {}
     for spec in method.spec.inputs:
-        tensor = inputs[spec.name]
+        if (tensor := inputs.get(spec.name)) is None:
+            continue  # a length mask: other inputs have its dimensions
         field = f"inputs.{spec.name}"
         _check_datatype(field, spec, tensor)
         _check_shape(field, spec, tensor.shape, method.dims, sizes)
@@ -66,8 +73,12 @@ def chosen_outputs(method: ServedMethod, wanted: Iterable[str]) -> list[int]:
 
 def _check_names(method: ServedMethod, inputs: Mapping[str, Tensor]) -> None:
     names = [spec.name for spec in method.spec.inputs]
-    if missing := [name for name in names if name not in inputs]:
-        raise BadInput(f"inputs: {', '.join(missing)} missing; {method.model}:{method.name} takes {', '.join(names)}")
+    required = method.spec.required
+    if missing := [name for name in required if name not in inputs]:
+        optional = ", ".join(name for name in names if name not in required)
+        rest = f" ({optional} may be left out)" if optional else ""
+        takes = f"{method.model}:{method.name} takes {', '.join(names)}{rest}"
+        raise BadInput(f"inputs: {', '.join(missing)} missing; {takes}")
     if unknown := [name for name in inputs if name not in names]:
         raise BadInput.about("inputs", unknown[0], f"{', '.join(names)} of {method.model}:{method.name}")
 
@@ -101,6 +112,10 @@ def _check_shape(
 
 def _declared(spec: TensorSpec) -> str:
     return "[" + ", ".join(str(axis) for axis in spec.shape) + "]"
+
+
+def _ones(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
+    return np.broadcast_to(np.ones((), dtype_of(spec.dtype)), shape_of(spec.shape, sizes))
 
 
 def _array(field: str, spec: TensorSpec, tensor: Tensor) -> Array:

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from examples.embed.bert import Bert, Config, mean_pool
 from examples.embed.files import model_folder
-from warmpool.model import Dim, Model, Tensor
+from warmpool.model import Dim, LengthMask, Model, Tensor
 
 CONFIG = Config()
 # The module's structure without a number in it: weights are arguments of the program, never constants.
@@ -76,6 +76,6 @@ model = Model(
     params=load_params,
     inputs={
         "input_ids": Tensor("int32", (batch, seq), pad=0, low=0, high=CONFIG.vocabulary - 1),
-        "attention_mask": Tensor("int32", (batch, seq), pad=0, low=0, high=1),
+        "attention_mask": LengthMask(seq),
     },
 )

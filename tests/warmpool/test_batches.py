@@ -16,6 +16,7 @@ from warmpool.arena import dtype_of
 from warmpool.batches import Batch, fill, take
 from warmpool.selection import Candidate
 
+MASK = tensor("mask", "int32", "batch", "seq", pad=0, low=0, high=1, length_mask=True)
 DTYPES = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32")
 
 seeds = st.integers(0, 2**32 - 1)
@@ -207,3 +208,12 @@ def test_a_batch_that_fills_its_bucket_has_no_padding():
         return region.tolist(), batch.padding
 
     assert asyncio.run(padding()) == ([1, 2, 1, 2], 0.0)
+
+
+def test_a_length_mask_that_takes_no_memory_is_padded_with_zeros() -> None:
+    ones = [np.broadcast_to(np.ones((), np.int32), shape) for shape in ((1, 2), (2, 3))]
+    region = left_over("int32", (4, 4))
+    fill(MASK, region, ones)
+    assert region.tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+    fill(MASK, region[:1, :2], ones[:1])
+    assert region[0].tolist() == [1, 1, 0, 0]

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
@@ -83,6 +84,19 @@ def bad_tensor(which, **changes):
     return bad_manifest(lambda document: document["methods"]["predict"][which][0].update(changes))
 
 
+def bad_mask(**changes):
+    mask = {
+        "name": "m",
+        "dtype": "int32",
+        "shape": ["batch", "seq"],
+        "pad": 0,
+        "low": 0,
+        "high": 1,
+        "length_mask": True,
+    }
+    return bad_manifest(lambda document: document["methods"]["predict"]["inputs"].append(mask | changes))
+
+
 def bad_dim(**changes):
     return bad_manifest(lambda document: document["dims"][0].update(changes))
 
@@ -92,6 +106,17 @@ def bad_weight(**changes):
     return bad_manifest(lambda document: document["weights"].update(tensors=[weight], size_bytes=16))
 
 
+BAD_MASKS: tuple[dict[str, Any], ...] = (
+    *(
+        {"shape": shape}
+        for shape in (["seq"], ["batch"], [], ["batch", 4], ["seq", "batch"], ["batch", "batch", "seq"])
+    ),
+    {"pad": None},
+    {"pad": 1},
+    {"high": None},
+    {"low": -1},
+    {"length_mask": False},
+)
 BAD = {
     "no manifest": lambda store: store.local_path(stored.manifest_path("bad", "1")).unlink(),
     "no weights": lambda store: store.local_path(stored.weights_path(hashlib.sha256(b"bad").hexdigest())).unlink(),
@@ -122,6 +147,8 @@ BAD = {
     "input of an expression": bad_tensor("inputs", shape=["2*batch"]),
     "input with a pad that is none": bad_tensor("inputs", pad=2**40),
     "input with a bound that is none": bad_tensor("inputs", low=1.5),
+    "length mask that nothing gives the length of": bad_tensor("inputs", length_mask=True, pad=0, low=0, high=1),
+    **{f"length mask with {changes}": bad_mask(**changes) for changes in BAD_MASKS},
     "output that is larger than any": bad_tensor("outputs", shape=["batch", "2^24", "2^24"]),
     "output that nothing holds": bad_tensor("outputs", shape=["9^9^9^9"]),
     "output of less than nothing": bad_tensor("outputs", shape=["batch - 2"]),
@@ -166,6 +193,24 @@ def test_a_model_that_cannot_be_served_is_a_problem_and_the_others_are_served(st
     assert catalog.problems["bad"]
     assert str(store.root) not in catalog.problems["bad"]
     assert catalog.arena_bytes > 0
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32", "bool"])
+def test_a_length_mask_beside_an_input_of_its_dimension_is_no_problem(store, dtype):
+    bounds = {"pad": False} if dtype == "bool" else {"pad": 0, "low": 0, "high": 1}
+    mask = tensor("m", dtype, "batch", "seq", length_mask=True, **bounds)
+    alone = tensor("m", dtype, "seq", length_mask=True, **bounds)
+    unbatched = MethodSpec(
+        programs={"*": "p"}, symbolic=True, inputs=(alone, tensor("x", "int8", "seq")), outputs=(tensor("y", "int8"),)
+    )
+    put(
+        store,
+        methods={"predict": msgspec.structs.replace(PREDICT, inputs=(mask, *PREDICT.inputs)), "unbatched": unbatched},
+    )
+    catalog = read_catalog(store)
+    assert catalog.problems == {}
+    methods = catalog.models["tiny"].methods
+    assert [methods[name].spec.required for name in ("predict", "unbatched")] == [["ids", "scale"], ["x"]]
 
 
 def test_weights_that_fit_their_blob_are_no_problem(store):

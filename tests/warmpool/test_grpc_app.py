@@ -159,6 +159,18 @@ def test_metadata_of_a_method_gives_its_tensors(triton):
     assert list(triton.get_model_metadata("tiny").inputs[0].shape) == [-1, 4]
 
 
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_length_mask_may_be_left_out(stub, typed):
+    ids = [[1, 2, 3], [4, 0, 6]]
+    found = outputs_of(stub.ModelInfer(request("tokens", typed=typed, ids=ids)))
+    assert found["total"].tolist() == [6, 10]
+    masked = outputs_of(stub.ModelInfer(request("tokens", typed=typed, ids=ids, mask=[[1, 0, 1], [1, 1, 0]])))
+    assert masked["total"].tolist() == [4, 4]
+    error = refusal(stub.ModelInfer, request("tokens", typed=typed, mask=ids))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == "inputs: ids missing; tiny:tokens takes ids, mask (mask may be left out)"
+
+
 @pytest.mark.parametrize(
     ("model", "version"), [("nope", ""), ("tiny:nope", ""), ("tiny", "2"), ("", ""), ("nope" * 5000, ""), ("ü", "")]
 )

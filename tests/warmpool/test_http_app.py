@@ -109,6 +109,8 @@ def test_metadata_of_a_method_gives_its_tensors_and_dimensions(instance):
     ]
     assert document["outputs"][1] == {"name": "doubled", "datatype": "INT32", "shape": [-1, -1]}
     assert document["parameters"]["dimensions"]["seq"] == {"max": 16, "sizes": [4, 8, 16]}
+    assert document["parameters"]["optional"] == ["mask"]
+    assert instance.get("/v2/models/tiny").json()["parameters"]["optional"] == []
     assert instance.get("/v2/models/tiny:tokens/versions/1").json() == document
     assert "tokens" in instance.get("/v2/models/tiny").json()["parameters"]["methods"]
 

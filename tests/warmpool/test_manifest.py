@@ -107,6 +107,21 @@ def test_a_target_that_says_nothing_of_memory_is_read_and_stays_the_bytes_that_i
     assert msgspec.json.format(stored.encode(found), indent=-1) == before
 
 
+def test_an_input_that_no_caller_may_leave_out_is_read_and_stays_the_bytes_that_it_was():
+    """A version is named by its manifest's digest."""
+    before = b'{"name":"x","dtype":"float32","shape":["batch",3],"pad":-1.5,"low":-2,"high":true}'
+    found = msgspec.json.decode(before, type=TensorSpec)
+    assert found == MANIFEST.methods["predict"].inputs[0]
+    assert found.may_be_left_out is False
+    assert msgspec.json.format(stored.encode(found), indent=-1) == before
+    mask = msgspec.structs.replace(found, length_mask=True)
+    again = msgspec.json.decode(stored.encode(mask), type=TensorSpec)
+    assert (again, again.may_be_left_out) == (mask, True)
+    assert mask != found
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(before[:-1] + b',"length_mask":false}', type=TensorSpec)
+
+
 def test_a_bucket_keeps_the_order_of_its_dimensions():
     spec = msgspec.structs.replace(TARGET.executables[0], bucket={"width": 2, "batch": 8, "seq": 4})
     again = msgspec.json.decode(stored.encode(spec), type=ExecutableSpec)

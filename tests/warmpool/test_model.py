@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpool.errors import DeclarationError
-from warmpool.model import Dim, Method, Model, Tensor, Tolerance
+from warmpool.model import Dim, LengthMask, Method, Model, Tensor, Tolerance
 
 BATCH = Dim("batch", max=64, sizes=(1, 8), batch=True)
 SEQ = Dim("seq", max=100, sizes=(10, 100))
@@ -74,6 +74,28 @@ def test_the_batch_dimension_comes_first_in_the_order_of_dimensions() -> None:
     inputs = {"table": Tensor("float32", (SEQ,)), "x": Tensor("float32", (BATCH,))}
     model = declare(methods={"predict": lambda params, table, x: x}, inputs=inputs)
     assert model.dims == (BATCH, SEQ)
+
+
+def masked(params: Any, x: Any, mask: Any) -> Any:
+    return x * mask
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32", "bfloat16", "bool"])
+def test_a_length_mask_has_the_batch_of_its_method_ones_and_a_pad_of_zero(dtype: str) -> None:
+    inputs = {"x": Tensor("float32", (BATCH, SEQ)), "mask": LengthMask(SEQ, dtype)}
+    mask = declare(methods={"predict": masked}, inputs=inputs).method_inputs("predict")["mask"]
+    assert isinstance(mask, LengthMask)
+    assert (mask.dtype, mask.dims, mask.dim) == (dtype, (BATCH, SEQ), SEQ)
+    assert (mask.pad, mask.low, mask.high) == ((False, None, None) if dtype == "bool" else (0, 0, 1))
+    assert mask == LengthMask(SEQ, dtype, batch=BATCH)
+
+
+def test_a_length_mask_is_int32_and_without_a_batch_where_its_method_has_none() -> None:
+    inputs: dict[str, Tensor] = {"x": Tensor("float32", (SEQ,)), "mask": LengthMask(SEQ)}
+    model = declare(methods={"predict": Method(masked, inputs=inputs), "batched": double})
+    mask = model.method_inputs("predict")["mask"]
+    assert (mask.dtype, mask.dims) == ("int32", (SEQ,))
+    assert model.method_dims("predict") == (SEQ,)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +218,20 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
             inputs={"x": Tensor("int8", (BATCH,)), "y": Tensor("int8", (Dim("rows", max=8, batch=True),))},
         ),
         "model 'toy': 2 batch dimensions (batch, rows); keep batch=True on one",
+    ),
+    "length mask of no dimension": (lambda: LengthMask(4), "a length mask is for a Dim, and not for 4"),  # type: ignore[arg-type]
+    "length mask of the batch": (lambda: LengthMask(BATCH), "dimension 'batch': a length mask is for the dimension"),
+    "length mask of a dtype": (lambda: LengthMask(SEQ, "int64"), "dtype 'int64' is not allowed"),
+    "length mask alone": (
+        lambda: declare(methods={"predict": lambda params, mask: mask}, inputs={"mask": LengthMask(SEQ)}),
+        "model 'toy', method 'predict', input 'mask', dimension 'seq': no input but length masks has it",
+    ),
+    "length masks alone": (
+        lambda: declare(
+            methods={"predict": lambda params, x, one, two: x},
+            inputs={"x": Tensor("int8", (BATCH,)), "one": LengthMask(SEQ), "two": LengthMask(SEQ)},
+        ),
+        "input 'one', dimension 'seq': no input but length masks has it, so nothing says how long a row is",
     ),
     "too many dimensions": (
         lambda: declare(inputs={"x": Tensor("int8", tuple(Dim(f"d{i}", max=1) for i in range(9)))}),

@@ -221,3 +221,42 @@ def test_bools_and_narrow_floats_are_answered():
         "outputs": {"b": [True, False], "h": [0.5, "Infinity"], "f": [1.5, "NaN"]}
     }
     assert answered(served, "instances", **outputs)["predictions"][1] == {"b": False, "h": "Infinity", "f": "NaN"}
+
+
+MASKED = method(
+    [
+        tensor("ids", "int32", "batch", "seq"),
+        tensor("mask", "int32", "batch", "seq", pad=0, low=0, high=1, length_mask=True),
+    ],
+    [tensor("sum", "int32", "batch")],
+)
+ALONE = method(
+    [tensor("ids", "int32", "seq"), tensor("mask", "bool", "seq", pad=False, length_mask=True)],
+    [tensor("y", "int32", "seq")],
+)
+IDS = ("INT32", (2, 2), [[1, 2], [3, 4]])
+
+
+def test_a_length_mask_may_be_left_out_of_rows_and_columns_and_the_rest_be_bare():
+    for rows in ([{"ids": [1, 2]}, {"ids": [3, 4]}], [[1, 2], [3, 4]], [[1, 2], {"ids": [3, 4]}]):
+        assert decoded(MASKED, {"instances": rows}) == ("instances", {"ids": IDS})
+    assert decoded(MASKED, {"inputs": {"ids": IDS[2]}}) == ("inputs", {"ids": IDS})
+    assert decoded(MASKED, {"inputs": IDS[2]}) == ("inputs", {"ids": IDS})
+    assert decoded(ALONE, {"inputs": [1, 2]}) == ("inputs", {"ids": ("INT32", (2,), [1, 2])})
+
+
+def test_a_length_mask_that_is_sent_is_sent_with_every_row():
+    mask = ("INT32", (2, 2), [[1, 1], [1, 0]])
+    rows = [{"ids": [1, 2], "mask": [1, 1]}, {"mask": [1, 0], "ids": [3, 4]}]
+    assert decoded(MASKED, {"instances": rows}) == ("instances", {"ids": IDS, "mask": mask})
+    assert decoded(MASKED, {"inputs": {"ids": IDS[2], "mask": mask[2]}}) == ("inputs", {"ids": IDS, "mask": mask})
+    for first, second, allowed in ((rows[0], {"ids": [3, 4]}, "ids, mask"), ({"ids": [1, 2]}, rows[1], "ids")):
+        message = refusal(MASKED, {"instances": [first, second]})
+        assert message.startswith("instances[1]: got {")
+        assert message.endswith(f"; allowed: an object with {allowed}")
+    assert "instances[0]" in refusal(MASKED, {"instances": [{"mask": [1, 1]}]})
+
+
+def test_no_rows_are_rows_beside_a_length_mask_too():
+    _, tensors = decoded(MASKED, {"instances": []})
+    assert tensors["ids"][1][0] == 0

@@ -242,3 +242,43 @@ def test_bfloat16_is_the_dtype_that_ml_dtypes_registers():
     (array,), _ = validated(bounded("bfloat16"), {"x": Tensor("BF16", (1,), b"\x80\x3f")})
     assert array.dtype == ml_dtypes.bfloat16
     assert float(array[0]) == 1.0
+
+
+MASKED = method(
+    [
+        tensor("mask", "bfloat16", "batch", "seq", pad=0, low=0, high=1, length_mask=True),
+        tensor("ids", "int32", "batch", "seq", low=0, high=9),
+        tensor("flags", "bool", "batch", "seq", pad=False, length_mask=True),
+    ],
+    [tensor("y", "int32", "batch")],
+)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_a_length_mask_that_was_left_out_is_ones_of_the_shape_of_the_others(rows):
+    ids = np.full((rows, 5), 7, np.int32)
+    (mask, found, flags), sizes = validated(MASKED, {"ids": wire(ids)})
+    assert sizes == {"batch": rows, "seq": 5}
+    for array, dtype in ((mask, "bfloat16"), (flags, "bool")):
+        assert (array.dtype, array.shape) == (dtype_of(dtype), (rows, 5))
+        assert (array == 1).all()
+    np.testing.assert_array_equal(found, ids)
+
+
+def test_a_length_mask_that_was_sent_is_taken_as_it_is_and_checked():
+    ids, flags = wire(np.ones((2, 3), np.int32)), np.array([[True, False, False], [True, True, False]])
+    (mask, _, found), _ = validated(MASKED, {"ids": ids, "flags": wire(flags)})
+    np.testing.assert_array_equal(found, flags)
+    assert (mask == 1).all()
+    half = np.full((2, 3), 0.5, ml_dtypes.bfloat16)
+    (mask, *_), _ = validated(MASKED, {"ids": ids, "mask": wire(half)})
+    np.testing.assert_array_equal(mask, half)
+    assert refusal(MASKED, {"ids": ids, "mask": wire(half * 4)}) == "inputs.mask[0, 0]: got 2.0; allowed: 0 to 1"
+    short = refusal(MASKED, {"ids": ids, "flags": wire(flags[:, :2])})
+    assert short == "inputs.flags.shape[1] (dimension 'seq'): got 2; allowed: 3, as in the other inputs"
+
+
+@pytest.mark.parametrize("given", [{}, {"mask": wire(np.ones((2, 3), ml_dtypes.bfloat16))}])
+def test_what_says_the_length_cannot_be_left_out_and_is_named(given):
+    message = "inputs: ids missing; tiny:predict takes mask, ids, flags (mask, flags may be left out)"
+    assert refusal(MASKED, given) == message
