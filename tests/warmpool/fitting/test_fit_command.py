@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
 
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.opening import open_store
+from tests.instance_process import InstanceProcess, inferred, wait_until
 from tests.warmpool.publishing.toy import Toy
-from warmpool import cli
+from warmpool import cli, wire
 from warmpool.manifest import Target, encode, target_path
 from warmpool.shape_sketch import ShapeSketch
 from warmpool.survey import survey
@@ -227,3 +230,33 @@ def test_a_look_at_too_little_traffic_does_not_end_it_but_what_cannot_be_does(wo
     assert seen.status == 0
     assert "look 2: predict: 0 requests were seen" in seen.err
     assert world.run("--watch", "--every", "0.01", "--method", "absent").status == 1
+
+
+class Looking(InstanceProcess):
+    """An instance that looks at its store often."""
+
+    command = (sys.executable, "-m", "tests.warmpool.odd_instance")
+
+    def bucket(self, rows: int) -> str:
+        """Where rows of four ones run, each of which the model makes twice their sum of."""
+        tensor = wire.Tensor("FP32", (rows, 4), np.ones((rows, 4), np.float32).tobytes())
+        found = inferred(self.infer_reply("toy", {"x": tensor}))
+        assert found.outputs["output"].tolist() == [8.0] * rows
+        return str(found.parameters["bucket"])
+
+
+@pytest.mark.slow
+def test_what_one_instance_was_sent_another_one_that_runs_is_fitted_to(world: World, tmp_path: Path) -> None:
+    trust = ("--trusted-keys", str(world.toy.folder / "key.pub"))
+    with Looking(world.toy.store, tmp_path / "first", *trust) as instance:
+        instance.wait_warm()
+        assert {instance.bucket(3) for _ in range(250)} == {"batch=4,seq=4"}
+    with Looking(world.toy.store, tmp_path / "second", *trust) as instance:
+        instance.wait_warm()
+        try:
+            assert world.run("--apply").status == 0
+            wait_until(lambda: instance.bucket(3) == "batch=3,seq=4", 120.0)
+            wait_until(lambda: instance.lane("primary")["planned"] == 3)
+        finally:
+            world.run(command="reset")
+        wait_until(lambda: instance.bucket(3) == "batch=4,seq=4", 120.0)
