@@ -44,6 +44,8 @@ BENCHMARKS = {
     "gcs-latency": Benchmark("benchmarks.gcs_latency", 0, 1),
     "many-shapes": Benchmark("benchmarks.many_shapes", 0, 1, rounds_max=3),  # compiles for half a minute in each
     "throughput": Benchmark("benchmarks.throughput", 0, 3),
+    "simulate": Benchmark("benchmarks.simulate", 33, 5, rounds_max=3),  # seeds; settings are sought for minutes before
+    "scheduling": Benchmark("benchmarks.scheduling", 0, 1),
 }
 PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "numpy")
 
@@ -54,6 +56,13 @@ def number_of_rounds(text: str) -> int:
     if not 1 <= number <= ROUNDS_MAX:
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: 1 to {ROUNDS_MAX}")
     return number
+
+
+def folder(text: str) -> Path:
+    """A folder that is there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a folder that is there")
+    return Path(text).absolute()
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -70,6 +79,12 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="where raw results go")
     parser.add_argument(
         "--work", type=Path, default=ROOT / ".store-bench", help="stores, the peer's cache and logs, used again"
+    )
+    parser.add_argument(
+        "--traces",
+        type=folder,
+        help="folder with recorded traffic for simulate (azure_llm_2023_code.csv, azure_llm_2023_conv.csv and "
+        "mooncake_conversation.csv); without it traffic is generated",
     )
     return parser.parse_args(arguments)
 
@@ -105,12 +120,15 @@ def keep(folder: Path, name: str, report: Report, rounds: int) -> Path:
         "raw": report.raw,
     }
     path.write_bytes(msgspec.json.encode(document))
+    for picture, svg in report.pictures.items():
+        path.with_name(f"{path.stem}-{picture}.svg").write_text(svg, encoding="utf-8")
     return path
 
 
 def all_apart(options: argparse.Namespace) -> int:
     """Every benchmark in a process of its own: one has jax in it, another must not. The worst of their statuses."""
     given = ["--rounds", str(options.rounds), "--out", str(options.out), "--work", str(options.work)]
+    given += ["--traces", str(options.traces)] if options.traces else []
     documents: dict[str, Any] = {}
     worst = 0
     for name in BENCHMARKS:
@@ -137,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with shown_on(sys.stderr) as progress:
         progress.expect(benchmark.before + benchmark.each * rounds)
         run = importlib.import_module(benchmark.module).run
-        report: Report = run(Folders(options.work.absolute()), rounds, progress.step)
+        report: Report = run(Folders(options.work.absolute(), options.traces), rounds, progress.step)
     keep(options.out, name, report, rounds)
     if options.json:
         document = {name: [figure.document() for figure in report.figures]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rich.console import Console
@@ -68,11 +68,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one benchmark found; `raw` is whatever explains the figures and fits into JSON."""
+    """What one benchmark found; `raw` explains the figures and fits into JSON, `pictures` are SVG by name."""
 
     name: str
     figures: list[Figure]
     raw: dict[str, Any]
+    pictures: dict[str, str] = field(default_factory=dict)
 
 
 def ratios(name: str, over: Sequence[float], under: Sequence[float], target: Target | None = None) -> Figure:

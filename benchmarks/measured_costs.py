@@ -64,6 +64,8 @@ def measure(folders: Folders, model: str, passes: int, say: Callable[[str], None
         say(f"costs of {model}: pass {number}/{passes}")
     measured = [Measured(buckets[name], round(statistics.median(runs), 1)) for name, runs in runs_us.items()]
     where = {**machine(), "runs": passes, "taken": "the bare compiled call, in seeded orders", "version": served.key}
+    for server in ("fastapi", "uvicorn"):
+        del where[server]
     return CostTable(model, method.batch, where, noise_of(runs_us), tuple(measured))
 
 
@@ -87,6 +89,7 @@ def main() -> None:
     parser.add_argument("model", choices=list(MODELS))
     parser.add_argument("file", type=Path, help="where to write it, as JSON")
     parser.add_argument("--passes", type=int, default=PASSES, help="how often each is run (%(default)s)")
+    parser.add_argument("--note", default="", help="what else is to be known of how they were taken")
     parser.add_argument("--work", type=Path, default=ROOT / ".store-bench", help="stores, used again")
     options = parser.parse_args()
     use_one_heap()  # as lanes do
@@ -94,7 +97,9 @@ def main() -> None:
     table = measure(
         Folders(options.work.absolute()), options.model, options.passes, lambda line: print(line, file=sys.stderr)
     )
-    options.file.write_bytes(msgspec.json.format(msgspec.json.encode(table)))
+    if options.note:
+        table.where["note"] = options.note
+    options.file.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n")
 
 
 if __name__ == "__main__":

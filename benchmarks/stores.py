@@ -23,9 +23,10 @@ PUBLISH_S_MAX = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where a run keeps what the next run can use again, and its logs."""
+    """Where a run keeps what the next run can use again, and its logs; where recorded traffic lies, if there is any."""
 
     root: Path
+    traces: Path | None = None
 
     def store(self, model: str, file: str = "") -> Path:
         """A store with one example or file as stable version, published now; a second time compiles nothing."""

@@ -16,7 +16,7 @@ from warmpool import messages
 from warmpool.batches import Batch, Part, PartResult
 from warmpool.catalog import ServedMethod
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge, WarmpoolError
-from warmpool.lane_queue import LaneQueue
+from warmpool.lane_queue import ColdQueue, LaneQueue
 from warmpool.lanes import LaneProxy
 from warmpool.scheduling.scheduler import Policy
 from warmpool.scheduling.work import Refusal
@@ -45,7 +45,6 @@ class Batcher:
 
     Attributes:
         open: Until the weights are known to be whole, nothing runs.
-        rows_waiting: In all queues.
     """
 
     def __init__(
@@ -56,9 +55,8 @@ class Batcher:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self.open = False
-        self.rows_waiting = 0
         self._queues: dict[LaneProxy, LaneQueue] = {}
-        self._cold: dict[Part, None] = {}  # for which nothing is warm yet, in the order of their arrival
+        self._cold = ColdQueue()
         self._closed = False
         self._rows_max = rows_max
         self._finished = finished
@@ -78,6 +76,11 @@ class Batcher:
         """The lanes that run things, those to be preferred first."""
         self._queues = {lane: LaneQueue(lane, self._policy, self._weights, self._pump) for lane in lanes}
 
+    @property
+    def rows_waiting(self) -> int:
+        """Rows in all queues."""
+        return self._cold.rows + sum(queue.waiting.rows for queue in self._queues.values())
+
     def waiting(self) -> list[Part]:
         """The parts that wait."""
         return [*self._cold, *(part for queue in self._queues.values() for part in queue.waiting.items())]
@@ -87,7 +90,7 @@ class Batcher:
         if method.batch is None:
             return 1
         for queue in self._queues.values():
-            if rows := queue.waiting.rows_max(method, need):
+            if rows := queue.waiting.grids.rows_max(method, need):
                 return rows
         return method.dims[method.batch].sizes[-1]
 
@@ -101,11 +104,11 @@ class Batcher:
             DeadlineExceeded: its time ran out.
             LaneFailed: it ran twice and failed twice.
         """
-        self._admit(parts)
-        self._pump()
         try:
+            self._admit(parts)
+            self._pump()
             async with asyncio.timeout_at(parts[0].deadline_s):
-                return [await part.answer for part in parts]
+                return await _answers(parts)
         except TimeoutError:
             raise DeadlineExceeded(TOO_LATE) from None
         finally:
@@ -119,10 +122,8 @@ class Batcher:
             moving += queue.warm_changed()
             if place:  # a lane that is preferred may have become warm for it
                 moving += queue.waiting.clear()
-        moving += self._cold
-        self._cold.clear()
+        moving += self._cold.clear()
         for part in sorted(moving, key=lambda part: part.arrived_ns):
-            self.rows_waiting -= part.rows
             if part.answer.done():
                 continue
             try:
@@ -137,7 +138,6 @@ class Batcher:
         """Settle the parts of a batch with its results."""
         received_ns = time.time_ns()
         batch.took_us = (received_ns - batch.sent_ns) / 1e3
-        lane.costs.observe(batch.method, batch.executable, batch.took_us)
         results = lane.results(batch)
         row = 0
         for part in batch.parts:
@@ -147,7 +147,11 @@ class Batcher:
                 except Exception as error:  # noqa: BLE001  whatever it is: the others are not to suffer
                     part.answer.set_exception(error)
             row += part.rows
-        self._finished(batch, lane)
+        try:
+            lane.costs.observe(batch.method, batch.executable, batch.took_us)
+            self._finished(batch, lane)
+        except Exception:  # what is noted of a batch is nobody's answer
+            log.exception("a batch cannot be noted")
         self._pump()
 
     def failed(self, batch: Batch | None, *, out_of_memory: bool = False) -> None:
@@ -194,35 +198,32 @@ class Batcher:
                 self._wait_for_load(part)
         elif refusal := self._offer(queue, parts):
             raise Overloaded(f"it would not be answered in time: {refusal.reason}", refusal.retry_after_s)
-        self.rows_waiting += rows
 
     def _offer(self, queue: LaneQueue, parts: Sequence[Part]) -> Refusal | None:
         """Offer parts to a lane, and to those after it that have a device of their own."""
         refusal = queue.offer(parts)
         for other in self._queues.values() if refusal else ():
-            if other.lane.mode != queue.lane.mode and all(map(other.covers, parts)):
-                refusal = other.offer(parts) and refusal
+            if other.lane.mode != queue.lane.mode and all(map(other.covers, parts)) and not other.offer(parts):
+                return None
         return refusal
 
     def _place_again(self, part: Part) -> None:
         """Let a part that was taken in before wait where it belongs now, in pieces where fewer rows run together."""
         for queue in self._queues.values():
             if queue.covers(part):
-                self.rows_waiting += part.rows
                 if part.runs or self._offer(queue, [part]):
                     queue.waiting.force(part)
                 return
-            if rows := queue.waiting.rows_max(part.method, part.need):
+            if rows := queue.waiting.grids.rows_max(part.method, part.need):
                 for piece in part.fall_apart(rows):
                     self._place_again(piece)
                 return
-        self.rows_waiting += part.rows
         self._wait_for_load(part)
 
     def _wait_for_load(self, part: Part) -> None:
         """Let a part wait until something is warm for it; the first lane that can is told to load it."""
         part.cold = True
-        self._cold[part] = None
+        self._cold.add(part)
         any(lane.want(part.method, part.need) for lane in self._queues)
 
     def _refuse_hopeless(self, part: Part) -> None:
@@ -245,13 +246,11 @@ class Batcher:
     def _run_next(self, queue: LaneQueue) -> bool:
         """Give a lane what is next in its queue; False if everything waits for company."""
         for part in queue.overdue():
-            self.rows_waiting -= part.rows
             if not part.answer.done():
                 part.answer.set_exception(DeadlineExceeded("there is not enough time left to answer the request"))
         batch = queue.form()
         if batch is None:
             return False
-        self.rows_waiting -= batch.rows
         batch.parts = [part for part in batch.parts if not part.answer.done()]
         if not batch.parts:
             return True
@@ -279,24 +278,22 @@ class Batcher:
         """Nobody waits for the part any more: its rows leave at once, if they do not run already."""
         for piece in part.pieces:
             self._leave(piece)
-        if self._forget(part):
-            self.rows_waiting -= part.rows
-        if not part.answer.cancel() and not part.answer.cancelled():
-            part.answer.exception()  # seen, so that asyncio does not report it as lost
-
-    def _forget(self, part: Part) -> bool:
-        """Take a part out of the queue that it is in; whether it was in any."""
-        if part in self._cold:
-            del self._cold[part]
-            return True
+        self._cold.discard(part)
         for queue in self._queues.values():
-            if part in queue.waiting:
-                queue.waiting.remove(part)
-                return True
-        return False
+            queue.waiting.remove(part)
+        part.answer.cancel()
 
     def _settle(self, error: WarmpoolError, concerned: Callable[[Part], bool]) -> None:
         """Fail what waits. Whoever waits for it then takes it out of its queue."""
         for part in self.waiting():
             if concerned(part) and not part.answer.done():
                 part.answer.set_exception(error)
+
+
+async def _answers(parts: Sequence[Part]) -> list[PartResult]:
+    """The answers to all; what any of them fails with does not wait for the others."""
+    if len(parts) > 1:
+        done, _ = await asyncio.wait([part.answer for part in parts], return_when=asyncio.FIRST_EXCEPTION)
+        for answer in done:
+            answer.result()
+    return [await part.answer for part in parts]

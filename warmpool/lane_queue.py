@@ -1,10 +1,10 @@
-"""What waits for one lane, and how it gets there: the scheduling of `warmpool.scheduling`, with a lane behind it."""
+"""What waits for one lane, scheduled by `warmpool.scheduling`, and what waits for none yet."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from warmpool.batches import Batch, Part
 from warmpool.catalog import ServedMethod
@@ -46,7 +46,7 @@ class LaneQueue:
 
     def covers(self, part: Part) -> bool:
         """Whether the lane has something warm for it."""
-        return self.waiting.covers(part.method, part.need, part.rows)
+        return self.waiting.grids.covers(part.method, part.need, part.rows)
 
     def offer(self, parts: Sequence[Part]) -> Refusal | None:
         """Let all of these wait, if they will be answered in time; why not, else."""
@@ -78,3 +78,32 @@ class LaneQueue:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(self.waiting.ready_s, self._pump)
+
+
+class ColdQueue:
+    """Parts for which nothing is warm yet, in the order of their arrival; `rows` of them all."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._parts: dict[Part, None] = {}
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+    def add(self, part: Part) -> None:
+        """Let it wait."""
+        self._parts[part] = None
+        self.rows += part.rows
+
+    def discard(self, part: Part) -> None:
+        """It waits no longer, if it did."""
+        if part in self._parts:
+            del self._parts[part]
+            self.rows -= part.rows
+
+    def clear(self) -> list[Part]:
+        """None waits any longer; those that did."""
+        parts = list(self._parts)
+        self._parts.clear()
+        self.rows = 0
+        return parts

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from warmpool.selection import Candidate
 
@@ -73,26 +72,15 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The lengths that were measured, ascending; just 1 where there is no such dimension."""
         return sorted({one.bucket.get(self.length, 1) for one in self.buckets})
 
-    def candidates(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Candidate]:
-        """The executables of a plan. Raises KeyError where one was not measured."""
-        costs_us = {(one.bucket[self.batch], one.bucket.get(self.length, 1)): one for one in self.buckets}
-        wanted = [costs_us[size, length] for size in rows for length in lengths]
-        return [Candidate(number, one.bucket, one.cost_us) for number, one in enumerate(wanted)]
+    def candidates(self, plan: Iterable[tuple[int, int]]) -> list[Candidate]:
+        """The executables of a plan: rows and length of each. Raises KeyError where one was not measured."""
+        measured = {(one.bucket[self.batch], one.bucket.get(self.length, 1)): one for one in self.buckets}
+        return [Candidate(number, measured[sizes].bucket, measured[sizes].cost_us) for number, sizes in enumerate(plan)]
 
-    def cost(self, rows: ArrayLike, lengths: ArrayLike) -> NDArray[np.float64]:
-        """Microseconds of buckets of any size: what was measured, and straight lines between. Arguments broadcast."""
-        grid = np.zeros((len(self.rows), len(self.lengths)))
-        for one in self.buckets:
-            place = self.rows.index(one.bucket[self.batch]), self.lengths.index(one.bucket.get(self.length, 1))
-            grid[place] = one.cost_us
-        rows, lengths = np.broadcast_arrays(np.asarray(rows, float), np.asarray(lengths, float))
-        lower, share = _place(self.rows, rows)
-        left, part = _place(self.lengths, lengths)
-        upper, right = np.minimum(lower + 1, len(self.rows) - 1), np.minimum(left + 1, len(self.lengths) - 1)
-        return np.asarray(
-            (grid[lower, left] * (1 - part) + grid[lower, right] * part) * (1 - share)
-            + (grid[upper, left] * (1 - part) + grid[upper, right] * part) * share
-        )
+    @property
+    def measured_us(self) -> dict[tuple[int, int], float]:
+        """By rows and length."""
+        return {(one.bucket[self.batch], one.bucket.get(self.length, 1)): one.cost_us for one in self.buckets}
 
 
 def read_costs(file: Path) -> CostTable:
@@ -109,11 +97,3 @@ def noise_of(runs_us: Mapping[Any, Sequence[float]], stall: float = 2.0) -> Nois
     calm, stalls = factors[factors < stall], factors[factors >= stall]
     mean = float(stalls.mean()) if len(stalls) else 2.0
     return Noise(round(float(np.log(calm).std()), 4), round(len(stalls) / len(factors), 5), round(mean, 2))
-
-
-def _place(sizes: Sequence[int], values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Between which two measured sizes each value lies, and how far along."""
-    points = np.asarray(sizes, float)
-    left = np.clip(np.searchsorted(points, values, side="right") - 1, 0, len(points) - 1)
-    width = np.where(left < len(points) - 1, points[np.minimum(left + 1, len(points) - 1)] - points[left], 1.0)
-    return left, np.clip((values - points[left]) / width, 0.0, 1.0)

@@ -19,7 +19,7 @@ from typing import Protocol
 from benchmarks.simulator.cost_table import NO_NOISE, Noise
 from warmpool.selection import Candidate
 
-WAY_US = 200.0  # from the front to the lane and back, beside the run: measured with one small batch at a time
+WAY_US = 300.0  # from the front to the lane and back, beside the run: handing over, running nothing, returning
 
 
 class Fate(Enum):
@@ -113,6 +113,11 @@ class Outcome:
 
     def count(self, fate: Fate) -> int:
         return sum(request.fate is fate for request in self.requests)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many ended in which way."""
+        return {fate.value: self.count(fate) for fate in Fate}
 
     @property
     def share(self) -> float:

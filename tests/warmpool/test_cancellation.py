@@ -90,7 +90,7 @@ class Story:
         self.loop.settle(act)
         waiting = self.world.batcher.waiting()
         assert self.world.batcher.rows_waiting == sum(part.rows for part in waiting)
-        assert not any(part.answer.cancelled() for part in waiting)
+        assert not any(part.answer.done() for part in waiting)
         if 0 < self.loop.at <= self.loop.steps:
             assert all(self.tasks[number].done() for number in self.gone)
 

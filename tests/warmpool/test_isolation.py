@@ -60,6 +60,7 @@ STAGES: dict[str, tuple[object, str, Callable[..., Arrays]]] = {
     "validating": (dataplane, "validated", of_tensors),
     "splitting": (DataPlane, "_parts", lambda _, __, arrays, *___: arrays),
     "taking in": (LaneScheduler, "offer", of_parts),
+    "taking in the rest of it": (LaneScheduler, "_promise", lambda _, item, *__: item.inputs if item.rows != 8 else []),
     "padding in": (batches, "fill", lambda _, __, sources: sources),
     "cutting out": (Batch, "cut", lambda _, part, *__: part.inputs),
     "putting together": (dataplane, "joined", lambda results: results[0].outputs),
@@ -130,6 +131,26 @@ async def test_a_request_whose_sizes_are_not_those_of_its_rows_fails_alone(monke
     tasks = await asked(world, [1, 2], [POISON, POISON, POISON], [3, 4])
     assert isinstance(tasks[1].exception(), AssertionError)
     assert [outputs(tasks[0]), outputs(tasks[2])] == [[2, 4], [6, 8]]
+
+
+@pytest.mark.parametrize("broken", ["costs", "told"])
+def test_a_mistake_in_what_is_noted_of_a_batch_costs_nobody_an_answer(broken, monkeypatch):
+    @manual_clock
+    async def story():
+        world = World()
+        world.primary.warms(DOUBLE, batch=1).warms(DOUBLE, batch=8)
+
+        def mistaken(*_):
+            raise Mistake(broken)
+
+        if broken == "costs":
+            monkeypatch.setattr(world.primary.costs, "observe", mistaken)
+        else:
+            world.batcher._finished = mistaken
+        tasks = await asked(world, [1, 2], [3, 4])
+        assert [outputs(task) for task in tasks] == [[2, 4], [6, 8]]
+
+    story()
 
 
 # Around the data plane: what a protocol does with a request and an answer

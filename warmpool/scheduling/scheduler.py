@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from warmpool.scheduling.cost_grid import CostGrid, Costs
+from warmpool.scheduling.cost_grid import Costs
 from warmpool.scheduling.fair_share import FairShare
+from warmpool.scheduling.grids import Grids
 from warmpool.scheduling.lane_plan import ROUNDING_S, Entry, LanePlan, Planned
 from warmpool.scheduling.partition import partition
 from warmpool.scheduling.work import Group, Item, Method, Refusal
-from warmpool.selection import Candidate, Sizes
+from warmpool.selection import Candidate
 
 _US = 1e-6
 WINDOW_MAX = 64  # items of a method that are partitioned at a time, those due first
@@ -52,20 +53,19 @@ class LaneScheduler[I: Item]:
 
     Attributes:
         ready_s: After `next` gave nothing though items wait: when to ask again.
+        rows: Of all that waits.
+        grids: What is warm, and what it costs.
     """
 
     def __init__(self, costs: Costs, shares: FairShare | None = None, policy: Policy | None = None) -> None:
         self.ready_s = 0.0
-        self._costs = costs
+        self.rows = 0
+        self.grids = Grids(costs)
         self._shares = shares or FairShare()
         self._policy = policy or Policy()
-        self._grids: dict[Method, CostGrid] = {}
-        self._candidates: dict[Method, Sequence[Candidate]] = {}
         self._entries: dict[I, Entry[I]] = {}
         self._plan: LanePlan[I] = LanePlan()
         self._new: set[Method] = set()  # methods whose items were not partitioned since some came
-        self._longest_s = 0.0
-        self._version = costs.version
 
     def __repr__(self) -> str:
         return f"<LaneScheduler {len(self._entries)} items in {len(self._plan)} groups, {self._plan.bound_s:.3f} s>"
@@ -85,31 +85,15 @@ class LaneScheduler[I: Item]:
         """What running all that waits hardly ever takes more than."""
         return self._plan.bound_s
 
-    def rows_max(self, method: Method, need: Sizes) -> int:
-        """The most rows of a need (its own rows aside) that run together; 0 where nothing warm covers it."""
-        grid = self._grids.get(method)
-        shape = grid.shape(need) if grid else None
-        if grid is None or shape is None:
-            return 0
-        costs_us = grid.costs_us(shape)
-        return max((rows for rows in range(1, grid.rows_max + 1) if costs_us[rows] < inf), default=0)
-
-    def covers(self, method: Method, need: Sizes, rows: int) -> bool:
-        """Whether something warm runs it."""
-        grid = self._grids.get(method)
-        shape = grid.shape(need) if grid else None
-        return grid is not None and shape is not None and grid.cheapest(rows, shape) is not None
-
     def set_warm(self, method: Method, candidates: Sequence[Candidate]) -> list[I]:
         """Say what is warm for a method; what nothing covers any more leaves the queue, and is returned."""
-        self._candidates[method] = candidates
         entries = [entry for entry in self._entries.values() if entry.item.method is method]
         for entry in entries:
             self.remove(entry.item)
-        self._weigh(method)
+        self.grids.set_warm(method, candidates)
         for entry in entries:
             item = entry.item
-            if self.covers(method, item.need, item.rows):
+            if self.grids.covers(method, item.need, item.rows):
                 self._add(self._entry(item, promised=entry.promised))
         return [entry.item for entry in entries if entry.item not in self._entries]
 
@@ -122,16 +106,21 @@ class LaneScheduler[I: Item]:
             free_s: When the lane can run something, at the latest.
         """
         start_s = max(now_s, free_s)
-        for place, item in enumerate(items):
-            if refusal := self._promise(item, now_s, start_s):
-                for taken in items[:place]:
-                    self.remove(taken)
-                return refusal
+        all_in = False
+        try:
+            for item in items:
+                if refusal := self._promise(item, now_s, start_s):
+                    return refusal
+            all_in = True
+        finally:
+            if not all_in:
+                for item in items:
+                    self.remove(item)
         return None
 
     def force(self, item: I) -> bool:
         """Take in an item without a promise; False if nothing warm covers it."""
-        if not self.covers(item.method, item.need, item.rows):
+        if not self.grids.covers(item.method, item.need, item.rows):
             return False
         self._add(self._entry(item, promised=False))
         return True
@@ -140,6 +129,7 @@ class LaneScheduler[I: Item]:
         """Forget an item that nobody waits for any more; one that is not here is no error."""
         entry = self._entries.pop(item, None)
         if entry is not None:
+            self.rows -= entry.rows
             group = entry.group
             assert group is not None
             self._plan.changed(group, [other for other in group.entries if other is not entry])
@@ -148,7 +138,7 @@ class LaneScheduler[I: Item]:
         """Items that would be late even if they ran now, as predicted; they leave the queue."""
         late = []
         for group in self._plan:
-            if group.due_s >= now_s + self._longest_s:
+            if group.due_s >= now_s + self.grids.longest_us * _US:
                 break
             late += [entry.item for entry in group.entries if entry.item.deadline_s < now_s + entry.alone_s]
         for item in late:
@@ -159,7 +149,7 @@ class LaneScheduler[I: Item]:
         """What an idle lane runs now: it leaves the queue. None if nothing waits, or all of it for company."""
         if not self._plan:
             return None
-        if self._version != self._costs.version:
+        if self.grids.renewed():
             self._weigh_anew()
         self._partition_new(now_s)
         group = self._turn(now_s)
@@ -168,6 +158,7 @@ class LaneScheduler[I: Item]:
         self._plan.take(group)
         for entry in group.entries:
             del self._entries[entry.item]
+        self.rows -= group.rows
         candidate = group.grid.cheapest(group.rows, group.shape)
         assert candidate is not None
         cost_us = group.cost_s / _US
@@ -186,7 +177,7 @@ class LaneScheduler[I: Item]:
     def _promise(self, item: I, now_s: float, start_s: float) -> Refusal | None:
         plan = self._plan
         entry = self._entry(item, promised=True)
-        alone = Planned(item.method, self._grids[item.method], [entry])
+        alone = Planned(item.method, self.grids[item.method], [entry])
         if plan.easy(item.deadline_s, alone.bound_s, start_s):
             self._add(entry, alone)
             return None
@@ -201,7 +192,7 @@ class LaneScheduler[I: Item]:
             if item.method.mergeable and (group := plan.cheapest_join(entry, alone, start_s)):
                 more_s = group.with_one_more(entry) - group.bound_s
                 if self._beyond_share_s(item, more_s, start_s) <= ROUNDING_S:
-                    self._entries[item] = entry
+                    self._enter(entry)
                     plan.changed(group, [*group.entries, entry])
                     self._new.add(item.method)
                     return None
@@ -225,19 +216,23 @@ class LaneScheduler[I: Item]:
         return max(0.0, start_s + min(own_s / share, own_s + others_s) - item.deadline_s)
 
     def _entry(self, item: I, *, promised: bool) -> Entry[I]:
-        grid = self._grids[item.method]
+        grid = self.grids[item.method]
         shape = grid.shape(item.need)
         assert shape is not None, item
         rank_s = item.arrived_s - item.priority * self._policy.aging_s
         return Entry(item, shape, rank_s, grid.costs_us(shape)[item.rows] * _US, promised=promised)
+
+    def _enter(self, entry: Entry[I]) -> None:
+        self._entries[entry.item] = entry
+        self.rows += entry.rows
 
     def _add(self, entry: Entry[I], group: Planned[I] | None = None) -> None:
         item = entry.item
         method = item.method
         if method.model not in self._plan.models:
             self._shares.joins(method.model)
-        self._entries[item] = entry
-        self._plan.add(group or Planned(method, self._grids[method], [entry]))
+        self._enter(entry)
+        self._plan.add(group or Planned(method, self.grids[method], [entry]))
         if method.mergeable and not item.runs:
             self._new.add(method)
 
@@ -262,7 +257,7 @@ class LaneScheduler[I: Item]:
                 entries += group.entries
         if len(entries) < 2:
             return
-        grid = self._grids[method]
+        grid = self.grids[method]
         entries.sort(key=lambda entry: (entry.shape, entry.rank_s))
         cuts = partition([entry.rows for entry in entries], [entry.shape for entry in entries], grid)
         planned = [Planned(method, grid, entries[start:end]) for start, end in cuts]
@@ -290,19 +285,10 @@ class LaneScheduler[I: Item]:
             return 0.0
         return min(entry.item.arrived_s for entry in group.entries) + wait_s
 
-    # What is known of costs
-
-    def _weigh(self, method: Method) -> None:
-        self._grids[method] = CostGrid(method, self._candidates[method], self._costs)
-        self._longest_s = max(grid.longest_us for grid in self._grids.values()) * _US
-
     def _weigh_anew(self) -> None:
         """Predictions have moved: plan with the new ones. The order of deadlines stays, what is promised too."""
-        self._version = self._costs.version
-        for method in self._candidates:
-            self._weigh(method)
         for group in list(self._plan):
-            group.grid = self._grids[group.method]
+            group.grid = self.grids[group.method]
             for entry in group.entries:
                 entry.alone_s = group.grid.costs_us(entry.shape)[entry.rows] * _US
             self._plan.changed(group, group.entries)

@@ -223,8 +223,8 @@ def test_what_is_no_longer_covered_is_given_back_and_the_rest_keeps_its_promise(
     assert made.offer([waiting(by_s=0.025)], 0.0, 0.0) is None
     assert made.offer([waiting(rows=2, by_s=0.025)], 0.0, 0.0) is None
     assert made.offer([waiting(rows=2, by_s=0.025)], 0.0, 0.0) is not None
-    assert (made.covers(ROWS, {"batch": 4}, 4), made.rows_max(ROWS, {"batch": 9})) == (False, 2)
-    assert made.rows_max(OTHER, {"batch": 1}) == 0
+    assert (made.grids.covers(ROWS, {"batch": 4}, 4), made.grids.rows_max(ROWS, {"batch": 9})) == (False, 2)
+    assert made.grids.rows_max(OTHER, {"batch": 1}) == 0
 
 
 def test_it_plans_with_what_is_predicted_now():
