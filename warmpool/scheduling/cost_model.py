@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warmpool.scheduling.pace import VOTES_MAX, Pace
-from warmpool.scheduling.published import Published, Took, log_us
+from warmpool.scheduling.published import Published, Took, sane_us
 from warmpool.scheduling.recent import FEW, Recent
 from warmpool.scheduling.work import Method
 from warmpool.selection import Candidate
@@ -97,8 +97,9 @@ class _Bucket:
 
     def took(self) -> Took:
         """What its batches say of measurements at publish, with more weight once it is known."""
-        times = [self.level] * FEW if self.batches >= FEW else self.recent.numbers
-        return Took(self.method.model, self.candidate.cost_us, times)
+        if self.batches >= FEW:
+            return Took(self.method.model, self.candidate.cost_us, [self.level_us], FEW)
+        return Took(self.method.model, self.candidate.cost_us, [math.exp(number) for number in self.recent.numbers])
 
     def tell(self, version: int) -> None:
         """Keep what is believed, before it changes for the first time since the version rose to this."""
@@ -149,7 +150,7 @@ class CostModel:
         if not took_us > 0.0:
             return
         one = self._bucket(method, candidate)
-        took = log_us(took_us)
+        took = math.log(sane_us(took_us))
         self._adapt_width(one, took)
         paced = self._vote(one, took)
         self._batches += 1
@@ -182,7 +183,7 @@ class CostModel:
         if one is None:
             if len(self._buckets) >= BUCKETS_MAX:
                 self._forget_one()
-            level = self._published.assumed(method.model, candidate.cost_us)
+            level = math.log(self._published.assumed_us(method.model, candidate.cost_us))
             one = self._buckets[key] = _Bucket(method, candidate, level, level + self._published.doubt(method.model))
             one.tell(self.version)
             one.latest = self._batches
@@ -213,7 +214,8 @@ class CostModel:
         """Work out level and bound of a bucket anew."""
         one.tell(self.version)
         model = one.method.model
-        level = one.recent.centre(one.level, self._published.assumed(model, one.candidate.cost_us))
+        assumed = math.log(self._published.assumed_us(model, one.candidate.cost_us))
+        level = one.recent.centre(one.level, assumed)
         bound = level + self._published.doubt(model) / (1 if one.batches < FEW else 1 + one.batches)
         if one.batches >= FEW:
             low, high, highest = one.recent.tails()
