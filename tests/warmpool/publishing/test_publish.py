@@ -71,6 +71,18 @@ seq = Dim("seq", max=4, sizes=(4,))
 model = Model(name="leaking", methods={"predict": predict}, inputs={"x": Tensor("float32", (batch, seq))})
 """
 
+WEIGHTED = """
+from warmpool.model import Dim, LengthMask, Model, Tensor
+
+def predict(params, x, mask):
+    return (x * mask).sum(axis=1)
+
+batch = Dim("batch", max=2, sizes=(1,), batch=True)
+seq = Dim("seq", max=4, sizes=(4,))
+inputs = {{"x": Tensor("float32", (batch, seq), pad={pad}), "mask": LengthMask(seq)}}
+model = Model(name="weighted", methods={{"predict": predict}}, inputs=inputs)
+"""
+
 REFUSING = """
 import jax.numpy as jnp
 from warmpool.model import Dim, Model, Tensor
@@ -296,9 +308,10 @@ def test_new_weights_compile_nothing_and_are_proved_with_what_is_stored(publishe
         ("x.mean(axis=1)", "1.0", "(1, 4)", "the padding of input 'x' along dimension 'seq' reaches it"),
         ("x[:, 0] / x.shape[1]", "None", "(1, 4)", "the padded size of dimension 'seq' itself reaches it"),
         ("x[:, 0] * x.shape[0]", "None", "(2,)", "the size of dimension 'batch' itself reaches it"),
+        ("x[:, 0] * (jnp.asarray(x.shape[1]) == 2)", "None", "(1, 4)", "at seq=2 .* padded size of dimension 'seq'"),
     ],
 )
-def test_what_only_new_weights_let_through_is_refused_below_the_smallest_bucket_too(
+def test_what_only_new_weights_let_through_is_refused_below_the_smallest_bucket_and_inside_it_too(
     empty: Publisher, leak: str, pad: str, sizes: str, cause: str
 ) -> None:
     first = empty(GATED.format(gate=0.0, leak=leak, pad=pad, sizes=sizes))
@@ -363,6 +376,14 @@ def test_a_model_that_leaks_its_padding_is_refused_and_leaves_nothing_visible(em
     )
     assert "the padding of input 'x' along dimension 'seq' reaches it; 'x' declares no pad" in str(caught.value)
     assert [path.split("/")[0] for path in empty.files()] == ["programs"]
+
+
+def test_a_model_that_lets_nothing_but_nan_out_of_its_padding_is_refused(empty: Publisher) -> None:
+    with pytest.raises(ProofFailed) as caught:
+        empty(WEIGHTED.format(pad=None))
+    leak = "NaN or infinity in the padding of input 'x' along dimension 'seq' reaches it; 'x' declares no pad"
+    assert leak in str(caught.value)
+    assert empty(WEIGHTED.format(pad=0.0)).compiled == 1
 
 
 def test_a_program_that_is_not_what_its_function_computes_is_refused(empty: Publisher) -> None:

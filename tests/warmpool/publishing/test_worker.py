@@ -55,6 +55,25 @@ def test_a_child_compiles_with_it_and_with_no_cache_of_executables(
     assert settings["jax_enable_compilation_cache"] is False
 
 
+def test_a_compile_that_cannot_run_as_a_reference_is_a_compile_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded as a compile that failed nobody tries again."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no room for it")
+
+    monkeypatch.setattr(worker, "_subject", lambda argument: (None, None))
+    monkeypatch.setattr(worker, "_lowered", lambda *arguments: Lowered())
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)
+    written: list[Any] = []
+    monkeypatch.setattr(worker, "_write_artifact", lambda *arguments: written.append(arguments))
+    monkeypatch.setattr(worker, "_run_exact", fail)
+    argument = {"platform": "cpu", "bucket": {}, "manifest": str(tmp_path / "manifest.json"), "outputs": "file"}
+    result = worker.compile_bucket(argument)
+    assert (result["failure"], len(written)) == ("RuntimeError: no room for it", 1)
+
+
 def test_xla_knows_the_option(tmp_path: Path) -> None:
     """On a CPU it does nothing; one that XLA does not know is an error."""
     lowered = jax.jit(lambda x: x + 1).lower(jnp.zeros(2))
