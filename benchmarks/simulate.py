@@ -185,6 +185,6 @@ def pictures(contests: Sequence[Contest]) -> dict[str, str]:
     shares = [Line(name, one.loads, one.shares(who)) for one, who, name in lines]
     per_s = [Line(name, one.loads, one.per_s(who)) for one, who, name in lines]
     return {
-        "share": Chart(f"{first.title}: share answered in time", x_title, "", shares, (SHARE,)).svg(),
-        "goodput": Chart(f"{first.title}: answers in time a second", x_title, "", per_s).svg(),
+        "share": Chart(f"{first.title}: share answered in time", x_title, shares, (SHARE,)).svg(),
+        "goodput": Chart(f"{first.title}: answers in time a second", x_title, per_s).svg(),
     }

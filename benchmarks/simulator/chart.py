@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from warmpool.fitting.svg import Drawing
 
 WIDTH, HEIGHT = 760.0, 420.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 190.0, 48.0, 56.0  # margins; names of lines stand at the right
-COLORS = ("#c44e52", "#8c8c8c", "#1f6fb2", "#55a868", "#8172b3")
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 220.0, 48.0, 56.0  # margins; names of lines stand at the right
+COLORS = ("#c44e52", "#1f6fb2", "#55a868", "#8172b3", "#8c8c8c")
 NAMES_APART = 15.0
 
 
@@ -26,11 +26,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines with titled axes. The y axis begins at 0; `marked` are values of y that a thin line shows."""
+    """Up to five lines. The y axis begins at 0 and is what the title says; `marked` values of it get a thin line."""
 
     title: str
     x_title: str
-    y_title: str
     lines: Sequence[Line]
     marked: Sequence[float] = ()
 
@@ -63,14 +62,21 @@ class Chart:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / self._top
 
     @property
+    def _step(self) -> float:
+        """Between two marks of the y axis: 1, 2 or 5 times a power of ten, for three to six of them."""
+        rough = self._reach[2] / 5
+        power = 10.0 ** math.floor(math.log10(rough))
+        return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
+
+    @property
     def _top(self) -> float:
-        """The end of the y axis: five round steps."""
-        return 5 * _round_up(self._reach[2] / 5)
+        """The end of the y axis."""
+        return self._step * math.ceil(self._reach[2] / self._step - 1e-9)
 
     def _axes(self, drawing: Drawing) -> None:
         right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-        for step in range(6):
-            value = self._top * step / 5
+        for number in range(round(self._top / self._step) + 1):
+            value = self._step * number
             y = self._y(value)
             drawing.line(LEFT, y, right, y, "#e4e4e4")
             drawing.text(LEFT - 8, y + 4, f"{value:g}", anchor="end")
@@ -82,7 +88,6 @@ class Chart:
             drawing.text(LEFT + 4, self._y(value) - 4, f"{value:g}", size=10)
         drawing.line(LEFT, bottom, right, bottom, "#888")
         drawing.text((LEFT + right) / 2, HEIGHT - 16, self.x_title, anchor="middle")
-        drawing.text(LEFT - 48, TOP - 10, self.y_title)
 
     def _names(self, drawing: Drawing) -> None:
         """At the ends of the lines, moved apart where they would lie on each other."""
@@ -92,9 +97,3 @@ class Chart:
             place = max(y, free)
             drawing.text(WIDTH - RIGHT + 10, place + 4, name, fill=color)
             free = place + NAMES_APART
-
-
-def _round_up(value: float) -> float:
-    """To 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))

@@ -21,28 +21,22 @@ TABLE = CostTable(
 
 
 def test_a_plan_takes_the_costs_that_were_measured_and_only_those() -> None:
-    found = TABLE.candidates([4, 1], [8])
+    found = TABLE.candidates([(4, 8), (1, 8)])
     assert [(one.bucket, one.cost_us) for one in found] == [
         ({"batch": 4, "seq": 8}, 90.0),
         ({"batch": 1, "seq": 8}, 30.0),
     ]
     assert len({one.id for one in found}) == 2
-    with pytest.raises(KeyError):
-        TABLE.candidates([2], [8])
-
-
-def test_between_measured_sizes_costs_lie_on_straight_lines_and_beyond_them_they_stay() -> None:
-    np.testing.assert_allclose(TABLE.cost(1, [4, 6, 8, 20, 1]), [10, 20, 30, 30, 10])
-    rows = np.array([[1], [2.5], [4]])
-    np.testing.assert_allclose(TABLE.cost(rows, [4, 6]), np.array([[10, 20], [15, 37.5], [20, 55]]))
     assert (TABLE.rows, TABLE.lengths, TABLE.length) == ([1, 4], [4, 8], "seq")
+    with pytest.raises(KeyError):
+        TABLE.candidates([(2, 8)])
 
 
 def test_a_method_with_rows_alone_has_no_length() -> None:
     rows = CostTable("m", "batch", {}, TABLE.noise, (Measured({"batch": 1}, 3.0), Measured({"batch": 4}, 6.0)))
     assert (rows.length, rows.lengths) == ("", [1])
-    assert [one.cost_us for one in rows.candidates([1, 4], [1])] == [3.0, 6.0]
-    np.testing.assert_allclose(rows.cost([1, 2, 4], 1), [3, 4, 6])
+    assert [one.cost_us for one in rows.candidates([(1, 1), (4, 1)])] == [3.0, 6.0]
+    assert rows.measured_us == {(1, 1): 3.0, (4, 1): 6.0}
 
 
 def test_a_stored_table_is_read_as_it_was_written_and_another_file_is_told(tmp_path: Path) -> None:
