@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -170,8 +170,7 @@ class Holdings:
     def bring(self, number: int, going: Collection[int], *, asked: bool) -> None:
         """Load one that is not held before all others, and let others go for it; `asked`: somebody waits for it."""
         self.residency.bring(number, going, asked=asked)
-        for one in going:
-            self._let_go(self.loadable(one))
+        self._let_go([self.loadable(one) for one in going])
         load = self.loadable(number).message
         self._need(load.version)
         self.loads.ask(load)
@@ -181,7 +180,7 @@ class Holdings:
         self.marked[number] = mark
         if number in self.residency.held:
             self.residency.drop([number])
-            self._let_go(self.loadable(number))
+            self._let_go([self.loadable(number)])
 
     def retire(self, numbers: Iterable[int]) -> None:
         """Forget executables for good. What runs goes when it has run."""
@@ -190,8 +189,7 @@ class Holdings:
         gone = [self.load_plan.loadables.pop(number) for number in numbers]
         held = [loadable for loadable in gone if loadable.candidate.id in self.residency.held]
         self.residency.retire(loadable.candidate.id for loadable in gone)
-        for loadable in held:
-            self._let_go(loadable)
+        self._let_go(held)
         for loadable in gone:
             for known in (self.cold_reasons, self.marked, self.tried):
                 known.pop(loadable.candidate.id, None)
@@ -244,14 +242,16 @@ class Holdings:
                 self.tried[number] = message.content
         self._release(self.loadable(number).message.version)
 
-    def _let_go(self, loadable: Loadable) -> None:
-        """It is not to be held any more."""
-        if not self.loads.cancel(loadable.message):
-            if loadable.candidate in self.warm[loadable.method]:  # else it is being loaded, and goes right after
-                self.warm[loadable.method].remove(loadable.candidate)
-                self.warm_count -= 1
-            self.loads.ask(messages.Unload(executable=loadable.candidate.id))
-        self._release(loadable.message.version)
+    def _let_go(self, loadables: Sequence[Loadable]) -> None:
+        """These are not to be held any more."""
+        for loadable in loadables:
+            if not self.loads.cancel(loadable.message):
+                if loadable.candidate in self.warm[loadable.method]:  # else it is being loaded, and goes right after
+                    self.warm[loadable.method].remove(loadable.candidate)
+                    self.warm_count -= 1
+                self.loads.ask(messages.Unload(executable=loadable.candidate.id))
+        for version in dict.fromkeys(loadable.message.version for loadable in loadables):
+            self._release(version)
 
     def _has(self, weights: messages.Weights) -> bool:
         """Whether weights are mapped, were tried, or will be."""

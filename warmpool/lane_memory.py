@@ -42,7 +42,7 @@ class LaneMemory:
         self._held = held
         self._costs = costs
         self._asked: dict[int, None] = {}  # in this order
-        self._missed: dict[int, None] = {}  # batches would have run on them, and ran on others
+        self._missed: dict[int, None] = {}  # whose return is paid for, by batches that would have run on them
 
     def ask(self, method: ServedMethod, need: Sizes) -> bool:
         """Have the cheapest executable loaded that covers a need, unless one is warm, on its way or asked for.
@@ -61,21 +61,26 @@ class LaneMemory:
         residency = self._held.residency
         self._asked |= dict.fromkeys(number for number in numbers if number in residency.pinned - residency.held)
 
-    def runs(self, number: int, need: Sizes, now_s: float) -> bool:
-        """A batch of this need begins to run on an executable; whether to make room for a better one."""
+    @property
+    def undecided(self) -> bool:
+        """Whether anything is to come, if there can be room when nothing runs."""
+        return bool(self._asked or self._missed)
+
+    def runs(self, number: int, need: Sizes, now_s: float) -> None:
+        """A batch of this need begins to run on an executable."""
         held = self._held
         if not held.residency.tight:
-            return False
+            return
         method = held.loadable(number).method
         cost_us = self._cost_us(held.loadable(number))
         warm_us = [self._cost_us(one) for one in self._covering(method, need, "warm") if one.candidate.id != number]
         held.residency.used(number, max(0.0, min(warm_us) - cost_us) if warm_us else None, now_s)
-        return self._miss(method, need, cost_us)
+        self._miss(method, need, cost_us)
 
-    def passes(self, method: ServedMethod, need: Sizes, cost_us: float) -> bool:
-        """A batch runs on another lane at this cost, since nothing warm covers it; whether to make room for it."""
-        tight = self._held.residency.tight
-        return tight and not self._covering(method, need, "warm") and self._miss(method, need, cost_us)
+    def passes(self, method: ServedMethod, need: Sizes, cost_us: float) -> None:
+        """A batch is to run on another lane at this cost."""
+        if self._held.residency.tight and not self._covering(method, need, "warm"):
+            self._miss(method, need, cost_us)
 
     def make_room(self, running: int | None, now_s: float) -> bool:
         """Let come what was asked for, and what is worth it; whether anything went for that.
@@ -91,7 +96,8 @@ class LaneMemory:
                 self._let_come(number, running, now_s)
             else:
                 self._asked.pop(number, None)
-        self._missed.clear()
+        if running is None:
+            self._missed.clear()  # those that did not come are not worth it yet
         return self.evictions > before
 
     def short(self, short: Loadable, reason: str, now_s: float) -> None:
@@ -111,14 +117,14 @@ class LaneMemory:
         self._asked.clear()
         self._missed.clear()
 
-    def _miss(self, method: ServedMethod, need: Sizes, cost_us: float) -> bool:
-        """Count what the batch would have saved on the best of those that went; whether there is one."""
+    def _miss(self, method: ServedMethod, need: Sizes, cost_us: float) -> None:
+        """Count what the batch would save on the best of those that went."""
         gone = [(self._cost_us(one), one.candidate.id) for one in self._covering(method, need, "evicted")]
         better_us, better = min(gone, default=(cost_us, -1))
         if better_us < cost_us:
             self._held.residency.missed(better, cost_us - better_us)
-            self._missed[better] = None
-        return better_us < cost_us
+            if self._held.residency.paid(better):
+                self._missed[better] = None
 
     def _covering(self, method: ServedMethod, need: Sizes, state: str) -> list[Loadable]:
         return [one for one in self._held.covering(method, need) if self._held.state(one.candidate.id) == state]

@@ -77,6 +77,7 @@ class LaneProxy:
         self._memory_bytes_max = memory_bytes_max
         self._running: Loadable | None = None
         self._look: asyncio.Handle | None = None
+        self._deciding = False
         self._runs_begun = 0
         self._loop = asyncio.get_running_loop()
         self._early_deaths = 0
@@ -92,7 +93,8 @@ class LaneProxy:
     @property
     def idle(self) -> bool:
         """Whether it can take a batch: it has a process that runs none and loads nothing that has to be alone."""
-        free = self.batch is None and self.held.load_plan is not None and not self.held.loads.alone
+        free = self.batch is None and not self._deciding
+        free = free and self.held.load_plan is not None and not self.held.loads.alone
         return free and not self._process.hung_up
 
     def start(self) -> None:
@@ -130,25 +132,18 @@ class LaneProxy:
         return True
 
     def want(self, method: ServedMethod, need: Sizes) -> bool:
-        """Have an executable loaded that covers a need, if there is one and it had to go, or never had room.
-
-        Idempotent. Returns whether there is one, warm, on its way or to be loaded now.
-        """
-        there = self.state != "stopped" and self.memory.ask(method, need)
-        if there:
-            self._look_at(self._loop.time())
-        return there
+        """Have an executable that covers a need come back, see `LaneMemory.ask`; whether there is, or will be, one."""
+        self._look_at(self._loop.time())
+        return self.state != "stopped" and self.memory.ask(method, need)
 
     def pass_over(self, batch: Batch) -> None:
         """A batch is to run on another lane, which would have run on this one if it had not let go of so much."""
-        if self.memory.passes(batch.method, batch.need, batch.predicted_us):
+        self.memory.passes(batch.method, batch.need, batch.predicted_us)
+        if self.memory.undecided:
             self._look_at(self._loop.time())
 
     def retire(self, numbers: Iterable[int]) -> None:
-        """Forget executables for good: no batch gets them any more, and they go as soon as none runs on them.
-
-        Those that the lane does not know, perhaps because another process has taken its place, are passed over.
-        """
+        """Forget executables for good, those that it knows: no batch gets them, and they go when none runs on them."""
         self.held.retire(number for number in numbers if self.held.knows(number))
         self._load_more()
         self._watcher.cooled(self)
@@ -180,8 +175,7 @@ class LaneProxy:
         self.batch, self._running = batch, loadable
         self._runs_begun = self.arena.runs_begun
         self._process.send(messages.Run(executable=loadable.candidate.id))
-        if self.memory.runs(loadable.candidate.id, batch.need, self._loop.time()):
-            self._look_at(self._loop.time())
+        self.memory.runs(loadable.candidate.id, batch.need, self._loop.time())
 
     def results(self, batch: Batch) -> list[np.ndarray]:
         """Views of the results of the last batch in the arena, valid until the next one is submitted."""
@@ -213,6 +207,7 @@ class LaneProxy:
         batch, self.batch = self.batch, None
         assert batch is not None, self
         assert self._running is not None, self
+        self._deciding = self.memory.undecided  # then no batch begins before that is done
         if isinstance(message, messages.Failed):
             if message.out_of_memory:
                 self._short(self._running, message.reason)
@@ -220,7 +215,9 @@ class LaneProxy:
         else:
             self.batches_run += 1
             self._watcher.finished(self, batch, message)
-        self._make_room()
+        decided, self._deciding = self._deciding, False
+        if not self._make_room() and decided:
+            self._watcher.cooled(self)
 
     def _acknowledge(self, message: messages.Settled) -> None:
         self.held.settle(message, self._loop.time())
@@ -253,14 +250,15 @@ class LaneProxy:
             self._look.cancel()
         self._look = self._loop.call_at(time_s, self._make_room)
 
-    def _make_room(self) -> None:
-        """Let come what may by now, and let go what has to for that."""
+    def _make_room(self) -> bool:
+        """Let come what may by now, and let go what has to for that; whether anything did."""
         cooled = self.memory.make_room(self._running_number, self._loop.time())
         self._load_more()
         if cooled:
             self._watcher.cooled(self)
         if (again_s := self.memory.again_s(self._loop.time())) < math.inf:
             self._look_at(again_s)
+        return cooled
 
     def _load_on(self) -> None:
         self.state = "loading"
@@ -279,7 +277,7 @@ class LaneProxy:
         self.held.forget(status)
         self.memory.forget()
         self.warmed.clear()
-        batch, self.batch = self.batch, None
+        batch, self.batch, self._deciding = self.batch, None, False
         if batch is not None:
             batch.begun = self.arena.runs_begun > self._runs_begun and not replaced
         if self.state == "stopped":

@@ -128,7 +128,7 @@ class LoadQueue:
         """What to send to the lane now; `running`: the executable that runs a batch there."""
         taken: list[messages.Work] = []
         while self._may_take(running):
-            taken.append((self._asked or self._planned).popleft())
+            taken.append(self._next.popleft())
             self._in_flight.append(taken[-1])
         return taken
 
@@ -172,6 +172,10 @@ class LoadQueue:
     def _began(self, load: messages.Load) -> bool:
         return load.executable in self._loading
 
+    @property
+    def _next(self) -> deque[messages.Work]:
+        return self._asked or self._planned
+
     def _waiting(self) -> list[messages.Work]:
         return [*self._asked, *self._planned]
 
@@ -179,9 +183,9 @@ class LoadQueue:
         return self._deaths[_key(work)] > 0
 
     def _may_take(self, running: int | None) -> bool:
-        if not self._asked and not self._planned:
+        if not self._next:
             return False
-        following = (self._asked or self._planned)[0]
+        following = self._next[0]
         if any(_waits_for(following, work) for work in self._in_flight):
             return False
         if isinstance(following, messages.Unload) and following.executable == running:
@@ -212,7 +216,7 @@ def _waits_for(following: messages.Work, work: messages.Work) -> bool:
         case messages.Unload():
             return _loads(work, following.executable)
         case messages.Unmap():
-            return isinstance(work, Come) and work.version == following.version
+            return isinstance(work, messages.Unload) or (isinstance(work, Come) and work.version == following.version)
         case _:
             return isinstance(work, Go)
 

@@ -81,7 +81,7 @@ class Tally:
 class _Account:
     """What one executable saved, as it counted at the batch `at`; and `missed_us`, what it would have since it went."""
 
-    __slots__ = ("at", "kept_until_s", "load_us", "missed_us", "saved_us", "used")
+    __slots__ = ("at", "awaited", "kept_until_s", "load_us", "missed_us", "saved_us", "used")
 
     def __init__(self) -> None:
         self.at = 0
@@ -89,6 +89,7 @@ class _Account:
         self.missed_us = 0.0
         self.used = -1  # the last batch that ran on it
         self.load_us = LOAD_US
+        self.awaited = False  # somebody asked for it, and it did not run yet
         self.kept_until_s = -math.inf  # infinite from being asked for to being there
 
     def worth_us(self, batches: int) -> float:
@@ -178,7 +179,8 @@ class Residency:
         account = self._accounts[number]
         account.earn(account.load_us if saved_us is None else saved_us, self._batches)
         account.used = self._batches
-        if account.kept_until_s > now_s:
+        if account.awaited:
+            account.awaited = False
             account.kept_until_s = now_s + account.load_us * 1e-6
 
     def missed(self, number: int, saved_us: float) -> None:
@@ -192,7 +194,7 @@ class Residency:
         """It is there, after a load that took so long."""
         account = self._accounts[number]
         account.load_us = took_us
-        if account.kept_until_s > now_s:
+        if account.awaited:
             account.kept_until_s = now_s + UNUSED_S_MAX
 
     # What comes and goes
@@ -201,8 +203,9 @@ class Residency:
         """It is to be held from now on, and those that go for it are not; `asked`: somebody waits for it."""
         self.drop(going)
         self.held.add(number)
-        if asked:
-            self._accounts[number].kept_until_s = math.inf
+        account = self._accounts[number]
+        account.awaited = asked
+        account.kept_until_s = math.inf if asked else -math.inf
 
     def room_for(self, number: int, busy: Collection[int], now_s: float) -> list[int] | None:
         """What has to go for one that is not held, what is worth least first; None while even that would not do.
@@ -231,16 +234,17 @@ class Residency:
                 tally.remove(self._footprints[victim])
         return going
 
+    def paid(self, number: int) -> bool:
+        """Whether it was missed for so much that it may come back unasked."""
+        return self._accounts[number].missed_us >= GAIN * self._accounts[number].load_us
+
     def returns(self, number: int, busy: Collection[int], now_s: float) -> list[int] | None:
         """What goes for one that is worth coming back unasked; None if it is not, or there is no room now."""
-        account = self._accounts[number]
-        if account.missed_us < GAIN * account.load_us:
-            return None
-        going = self.room_for(number, busy, now_s)
+        going = self.room_for(number, busy, now_s) if self.paid(number) else None
         if going is None:
             return None
         lost_us = sum(self._accounts[one].worth_us(self._batches) for one in going)
-        return going if account.worth_us(self._batches) >= GAIN * lost_us else None
+        return going if self._accounts[number].worth_us(self._batches) >= GAIN * lost_us else None
 
     def kept_until_s(self, now_s: float) -> float:
         """When the next of those that stay for a while may go; infinite if there is none."""
