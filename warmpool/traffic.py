@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self.instance = secrets.token_hex(8)
+        self.instance = os.urandom(8).hex()
         self._of: dict[ServedMethod, _Shapes] = {}
         self._named: dict[tuple[str, str], _Shapes] = {}
         self._written: dict[str, int] = {}  # by path, how much was seen of what is written there

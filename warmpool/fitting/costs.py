@@ -7,7 +7,8 @@ part, each is replaced by the geometric mean of the most that a smaller one took
 That is the measured time itself where times do grow.
 
 Below the smallest measured size of a dimension the times go on falling as they do next to it, by the slope that is
-least over the other dimensions. No size above the largest is asked for.
+least over the other dimensions. Where one size alone was measured nothing is known, and all sizes take the same, so
+that no plan is predicted to save anything by others. No size above the largest is asked for.
 """
 
 from __future__ import annotations

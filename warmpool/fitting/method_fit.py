@@ -18,7 +18,7 @@ from warmpool.fitting.costs import MeasuredCost
 from warmpool.fitting.grids import Limits, fit_within
 from warmpool.fitting.observations import Observations, Seen
 from warmpool.fitting.plan_fit import PlanFit, fit_buckets
-from warmpool.fitting.segments import Bucket, Ints
+from warmpool.fitting.segments import Bucket
 from warmpool.fitting.unseen import with_unseen
 from warmpool.fitting.usage import grid_buckets, usage
 from warmpool.manifest import DimSpec, ExecutableSpec
@@ -162,8 +162,7 @@ class _Fitter:
         )
         self.least = math.prod(self._limits.least_counts())
         free = [axis for axis, dim in enumerate(dims) if not dim.batch]
-        shapes, self._weights = with_unseen(batches.shapes, batches.weights, self._limits.largest, free)
-        self._shapes = self._decidable(shapes)
+        self._shapes, self._weights = with_unseen(batches.shapes, batches.weights, self._limits.largest, free)
 
     def fit(self, count: int, also: Sequence[Bucket] = ()) -> PlanFit:
         """The best plan of at most so many buckets."""
@@ -189,8 +188,3 @@ class _Fitter:
         """What a plan makes of what was seen, without what was not."""
         found = usage(self._batches.shapes, self._batches.weights, buckets, self._cost)
         return PlanUse(name, buckets, found.padding.share, found.cost / self._batches.count)
-
-    def _decidable(self, shapes: Ints) -> Ints:
-        """The shapes with the largest size wherever one size alone was measured: how times grow there is not known."""
-        unknown = np.array([len(sizes) < 2 for sizes in self._cost.sizes])
-        return np.where(unknown, np.array(self._limits.largest), shapes)

@@ -98,7 +98,7 @@ def candidates(sizes: Ints, mass: Floats, k: int, smallest: int | None, largest:
     ends = [top] if smallest is None else [bottom, top]
     points = np.union1d(sizes[sizes > bottom] if smallest is not None else sizes, np.array(ends, np.int64))
     totals = np.zeros((len(points), mass.shape[1]))
-    np.add.at(totals, np.searchsorted(points, np.maximum(sizes, points[0])), mass)
+    np.add.at(totals, np.searchsorted(points, sizes), mass)
     return points, totals
 
 
