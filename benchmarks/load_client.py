@@ -7,6 +7,7 @@ meanwhile; `benchmarks.throughput` reads and checks the responses afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
 import socket
@@ -62,9 +63,10 @@ def load(port: int, requests: list[bytes], connections: int, answers: int) -> tu
     """
     done: list[dict[str, Any]] = []
     responses: list[bytes] = []
-    clients = [_Client(port) for _ in range(connections)]
-    with selectors.DefaultSelector() as selector:
+    with contextlib.ExitStack() as open_ones, selectors.DefaultSelector() as selector:
+        clients = [_Client(port) for _ in range(connections)]
         for number, client in enumerate(clients):
+            open_ones.enter_context(client.socket)
             selector.register(client.socket, selectors.EVENT_READ, client)
             client.send(number, requests[number % len(requests)])
         following = connections
@@ -81,8 +83,6 @@ def load(port: int, requests: list[bytes], connections: int, answers: int) -> tu
                 if len(done) < answers:
                     one.send(following, requests[following % len(requests)])
                     following += 1
-    for client in clients:
-        client.socket.close()
     return done, responses
 
 

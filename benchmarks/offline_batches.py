@@ -33,7 +33,7 @@ class OfflineBatches:
     Args:
         folder: Where files go.
         start: The executables.
-        method: Theirs.
+        method: Theirs; its first output is float32 of shape [rows, width].
         requests: Inputs by name, each with its rows first. Its length is the first input's second axis, where the
             method has a dimension besides the rows.
     """
@@ -124,8 +124,8 @@ class OfflineBatches:
         self._batches_file = self._folder / "batches.json"
         planned = self._padded(self._offline, starts)
         self._batches_file.write_text(json.dumps(planned), encoding="utf-8")
-        (width,) = {output.shape[1:] for output in self._method.spec.outputs if len(output.shape) == 2}
-        self._width = int(width[0])
+        (width,) = self._method.spec.outputs[0].shape[1:]
+        self._width = int(width)
 
     def _padded(self, offline: Offline, starts: dict[int, int]) -> dict[str, Any]:
         """Write the batches' inputs into a file, each tensor where XLA takes it without copying."""

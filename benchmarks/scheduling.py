@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.figures import Figure, Report, Target
+from benchmarks.simulate import POWERS
 from benchmarks.simulator.cost_table import STORED, CostTable, read_costs
 from benchmarks.simulator.generator import generate
-from benchmarks.simulator.saturation import grid
 from benchmarks.simulator.simulation import Lane, Method, Request
 from benchmarks.stores import Folders
 from warmpool.scheduling.cost_model import CostModel
@@ -87,7 +87,7 @@ class _Queue:
         self._scheduler: LaneScheduler[Request] = LaneScheduler(self._costs)
         self._methods = [Method(f"{table.model} {number}", table.batch) for number in range(case.models)]
         for method in self._methods:
-            self._scheduler.set_warm(method, table.candidates(grid(table.rows[:4], (16, 32, 64, 128, 256))))
+            self._scheduler.set_warm(method, table.candidates(POWERS))
         self._lane = Lane(table.noise, seed)
         self._generator = random.Random(seed)
         self._lengths = generate("bursty", REQUESTS, seed).within(table.lengths[-1]).lengths

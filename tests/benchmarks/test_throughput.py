@@ -1,0 +1,105 @@
+"""The clients, and the bare process with the best offline batches, on a tiny model in a real instance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.bare_start import BareStart
+from benchmarks.connection import poll
+from benchmarks.figures import Target
+from benchmarks.offline_batches import OfflineBatches
+from benchmarks.questions import Question, WrongAnswer
+from benchmarks.server import warmpool
+from benchmarks.status import STATUS, settled
+from benchmarks.stores import model_in, signing_key
+from benchmarks.throughput import Clients, Loaded, Subject, best_of, figures_of
+from cache.local_store import LocalStore
+from cache.signed_store import SignedStore
+from cache.signing import Signer, Trust
+from tests.tiny import BIAS, MATRIX, publish_tiny
+
+WARM = Question("tiny", {"x": np.ones((1, 4), np.float32)}, np.array([[17, 9, -4]], np.float32))
+ROWS = (1, 3, 1, 2, 1, 8, 1, 1)
+XS = [np.arange(4 * rows, dtype=np.float32).reshape(rows, 4) + number for number, rows in enumerate(ROWS)]
+RIGHT = [x @ MATRIX + BIAS for x in XS]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BareStart]:
+    folder = tmp_path_factory.mktemp("published") / "store"
+    signer = Signer.generate()
+    signer.write(signing_key(folder))
+    fingerprint = publish_tiny(SignedStore(LocalStore(folder), Trust.of([signer.public]), signer), methods=("predict",))
+    return folder, BareStart.prepare(folder.parent / "bare", folder, WARM, fingerprint)
+
+
+def offline(store: Path, start: BareStart) -> OfflineBatches:
+    method = model_in(store, "tiny").method(None)
+    assert method is not None
+    return OfflineBatches(start.plan_file.parent, start, method, [{"x": x} for x in XS])
+
+
+def subject(**changes: Any) -> Subject:
+    values: dict[str, Any] = {"connections": (2,), "p99_s_max": 10.0} | changes
+    return Subject("tiny", "tiny", WARM, "y", [{"x": x} for x in XS], **values)
+
+
+def test_the_bare_process_answers_every_request_however_its_rows_are_batched(prepared: tuple[Path, BareStart]) -> None:
+    with offline(*prepared) as bare:
+        for _ in range(2):
+            took_s, answers = bare.run()
+            assert took_s > 0
+            for answer, right in zip(answers, RIGHT, strict=True):
+                np.testing.assert_allclose(answer, right)
+        told = bare.describe()
+    assert 3 <= told["batches"] <= 18  # 18 rows, at most 8 in one
+    assert len(told["costs_us"]) == 4
+
+
+def test_a_bare_process_that_ends_is_told(prepared: tuple[Path, BareStart]) -> None:
+    with offline(*prepared) as bare:
+        bare._batches_file.write_text('{"data": "nothing"}', encoding="utf-8")
+        with pytest.raises(RuntimeError, match="the bare process ended with status 1"):
+            bare.run()
+
+
+def test_clients_load_an_instance_and_check_every_answer(prepared: tuple[Path, BareStart], tmp_path: Path) -> None:
+    store, _ = prepared
+    with warmpool(store, tmp_path / "log") as server:
+        poll(server.port, STATUS, 60.0, settled)
+        clients = Clients(tmp_path / "load", server, subject())
+        loaded = clients.load(2, RIGHT)
+        assert loaded.connections == 2
+        assert loaded.per_s > 0
+        assert 0 < loaded.median_s <= loaded.p99_s
+        wrong = [*RIGHT[:5], RIGHT[5] + 1, *RIGHT[6:]]
+        with pytest.raises(WrongAnswer, match="warmpool, request 5: tiny is off by 1"):
+            clients.load(2, wrong)
+
+
+def test_the_most_answers_within_the_limit_count() -> None:
+    few, many, late = Loaded(8, 50.0, 0.1, 0.05), Loaded(16, 80.0, 0.9, 0.1), Loaded(32, 90.0, 1.1, 0.2)
+    assert best_of([few, many, late], 1.0) is many
+    assert best_of([few, many, late], 2.0) is late
+    assert best_of([many, late], 0.5) is many  # none is within it
+
+
+def test_one_number_of_connections_counts_in_all_rounds() -> None:
+    rounds = [
+        [Loaded(8, 50.0, 0.1, 0.0), Loaded(16, 90.0, 1.2, 0.0)],
+        [Loaded(8, 50.0, 0.1, 0.0), Loaded(16, 90.0, 0.8, 0.0)],
+        [Loaded(8, 50.0, 0.1, 0.0), Loaded(16, 80.0, 0.7, 0.0)],
+    ]
+    figures = figures_of(subject(p99_s_max=1.0, target=Target("at least", 0.9)), [100.0, 100.0, 100.0], rounds)
+    assert [figure.samples for figure in figures] == [
+        (100.0, 100.0, 100.0),
+        (90.0, 90.0, 80.0),
+        (1200.0, 800.0, 700.0),
+        (0.9, 0.9, 0.8),
+    ]
+    assert "16 connections" in figures[1].name
+    assert (figures[3].verdict, figures[3].name) == ("met", "tiny: over best offline within a p99 of 1000 ms")
