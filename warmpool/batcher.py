@@ -124,13 +124,7 @@ class Batcher:
                 moving += queue.waiting.clear()
         moving += self._cold.clear()
         for part in sorted(moving, key=lambda part: part.arrived_ns):
-            if part.answer.done():
-                continue
-            try:
-                self._refuse_hopeless(part)
-            except NotWarm as error:
-                part.answer.set_exception(error)
-            else:
+            if not part.answer.done():
                 self._place_again(part)
         self._pump()
 
@@ -218,7 +212,12 @@ class Batcher:
                 for piece in part.fall_apart(rows):
                     self._place_again(piece)
                 return
-        self._wait_for_load(part)
+        try:
+            self._refuse_hopeless(part)
+        except NotWarm as error:
+            part.answer.set_exception(error)
+        else:
+            self._wait_for_load(part)
 
     def _wait_for_load(self, part: Part) -> None:
         """Let a part wait until something is warm for it; the first lane that can is told to load it."""
