@@ -18,8 +18,7 @@ from warmpool.catalog import ServedMethod
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge, WarmpoolError
 from warmpool.lane_queue import ColdQueue, LaneQueue
 from warmpool.lanes import LaneProxy
-from warmpool.scheduling.scheduler import Policy
-from warmpool.scheduling.work import Refusal
+from warmpool.scheduling.work import Policy, Refusal
 from warmpool.selection import Sizes
 from warmpool.settings import Settings
 

@@ -10,8 +10,8 @@ from warmpool.batches import Batch, Part
 from warmpool.catalog import ServedMethod
 from warmpool.lanes import LaneProxy
 from warmpool.scheduling.fair_share import FairShare
-from warmpool.scheduling.scheduler import LaneScheduler, Policy
-from warmpool.scheduling.work import Refusal
+from warmpool.scheduling.scheduler import LaneScheduler
+from warmpool.scheduling.work import Policy, Refusal
 from warmpool.selection import Candidate
 
 

@@ -8,8 +8,8 @@ from math import inf
 from benchmarks.simulator.simulation import Method, Request, Run
 from warmpool.scheduling.cost_model import CostModel
 from warmpool.scheduling.fair_share import FairShare
-from warmpool.scheduling.scheduler import LaneScheduler, Policy
-from warmpool.scheduling.work import Group
+from warmpool.scheduling.scheduler import LaneScheduler
+from warmpool.scheduling.work import Group, Policy
 from warmpool.selection import Candidate
 
 

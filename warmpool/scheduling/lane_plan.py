@@ -22,9 +22,12 @@ _due = attrgetter("due_s")
 
 
 class Entry[I: Item]:
-    """An item that waits: its shape, when it would have arrived if priority were waiting, whether it has a promise."""
+    """An item that waits: its shape, when it would have arrived if priority were waiting, whether it has a promise.
 
-    __slots__ = ("alone_s", "group", "item", "promised", "rank_s", "rows", "shape")
+    A `trial` runs though it is predicted to be late: somebody has to show it where predictions are wrong.
+    """
+
+    __slots__ = ("alone_s", "group", "item", "promised", "rank_s", "rows", "shape", "trial")
 
     def __init__(self, item: I, shape: int, rank_s: float, alone_s: float, *, promised: bool) -> None:
         self.item = item
@@ -33,7 +36,12 @@ class Entry[I: Item]:
         self.rank_s = rank_s
         self.alone_s = alone_s  # what it is predicted to take by itself
         self.promised = promised
+        self.trial = False
         self.group: Planned[I] | None = None
+
+    def late_at(self, now_s: float) -> bool:
+        """Whether it would be late even if it ran now; not asked of a trial."""
+        return self.item.deadline_s < now_s + self.alone_s and not self.trial
 
 
 class Planned[I: Item]:
@@ -42,7 +50,19 @@ class Planned[I: Item]:
     `due_s` is the first deadline of all, `promise_s` of those with a promise, `rank_s` the rank of the first.
     """
 
-    __slots__ = ("bound_s", "cost_s", "due_s", "entries", "grid", "method", "promise_s", "rank_s", "rows", "shape")
+    __slots__ = (
+        "bound_s",
+        "candidate",
+        "cost_s",
+        "due_s",
+        "entries",
+        "grid",
+        "method",
+        "promise_s",
+        "rank_s",
+        "rows",
+        "shape",
+    )
 
     def __init__(self, method: Method, grid: CostGrid, entries: list[Entry[I]]) -> None:
         self.method = method
@@ -72,6 +92,7 @@ class Planned[I: Item]:
         self.shape = shape
         candidate = self.grid.cheapest(self.rows, shape)
         assert candidate is not None, (self.rows, shape)
+        self.candidate = candidate
         self.cost_s = self.grid.cost_us(candidate) * _US
         self.bound_s = self.grid.bound_us(candidate) * _US
 

@@ -1,10 +1,11 @@
 """What a lane runs next: the items that wait for it, the promises made to them, and whose turn it is.
 
 An item is taken in only if it will be answered in time, as far as predictions go, and nobody who was taken in before is
-made late. From then on it has a promise: the lane plan keeps an order of groups in which every promise is kept, and
-whatever runs out of that order is checked against it first. Within that, models take turns by weight, and a model's
-items run in the order of their arrival, a level of priority being worth some seconds of it. Which of them run together
-is decided by the least predicted total.
+made late (now and then an idle lane tries another, since predictions that nothing tests stay wrong). From then on it
+has a promise: the lane plan keeps an order of groups in which every promise is kept, and whatever runs out of that
+order is checked against it first. Within that, models take turns by weight, and a model's items run in the order of
+their arrival, a level of priority being worth some seconds of it. Which of them run together is decided by the least
+predicted total.
 
 So an item waits no longer than its deadline; and, where no promise is at stake, none is overtaken by an item of its own
 model that came later by more than the difference of their priorities is worth. It may be company for any.
@@ -15,7 +16,6 @@ No clock, no I/O: whoever calls says what time it is, and when the lane will be 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
 from warmpool.scheduling.cost_grid import Costs
@@ -23,24 +23,12 @@ from warmpool.scheduling.fair_share import FairShare
 from warmpool.scheduling.grids import Grids
 from warmpool.scheduling.lane_plan import ROUNDING_S, Entry, LanePlan, Planned
 from warmpool.scheduling.partition import partition
-from warmpool.scheduling.work import Group, Item, Method, Refusal
+from warmpool.scheduling.work import Group, Item, Method, Policy, Refusal
 from warmpool.selection import Candidate
 
 _US = 1e-6
+TRIAL_S = 0.1  # an idle lane tries what did not run for so long, though it is predicted to be late: who else would tell
 WINDOW_MAX = 64  # items of a method that are partitioned at a time, those due first
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a lane's queue is run.
-
-    Attributes:
-        aging_s: How many seconds of waiting a level of priority is worth.
-        gather_s: How long what could run may wait for company that makes its rows cheaper. No promise is broken by it.
-    """
-
-    aging_s: float = 1.0
-    gather_s: float = 0.0
 
 
 class LaneScheduler[I: Item]:
@@ -65,6 +53,7 @@ class LaneScheduler[I: Item]:
         self._policy = policy or Policy()
         self._entries: dict[I, Entry[I]] = {}
         self._plan: LanePlan[I] = LanePlan()
+        self._ran_s: dict[Candidate, float] = {}
         self._new: set[Method] = set()  # methods whose items were not partitioned since some came
 
     def __repr__(self) -> str:
@@ -140,7 +129,7 @@ class LaneScheduler[I: Item]:
         for group in self._plan:
             if group.due_s >= now_s + self.grids.longest_us * _US:
                 break
-            late += [entry.item for entry in group.entries if entry.item.deadline_s < now_s + entry.alone_s]
+            late += [entry.item for entry in group.entries if entry.late_at(now_s)]
         for item in late:
             self.remove(item)
         return late
@@ -159,11 +148,10 @@ class LaneScheduler[I: Item]:
         for entry in group.entries:
             del self._entries[entry.item]
         self.rows -= group.rows
-        candidate = group.grid.cheapest(group.rows, group.shape)
-        assert candidate is not None
+        self._ran_s[group.candidate] = now_s
         cost_us = group.cost_s / _US
         self._shares.used(group.method.model, cost_us)
-        return Group([entry.item for entry in group.entries], candidate, cost_us, group.bound_s / _US)
+        return Group([entry.item for entry in group.entries], group.candidate, cost_us, group.bound_s / _US)
 
     def clear(self) -> list[I]:
         """Forget everything that waits, which is returned in the order of its arrival."""
@@ -175,37 +163,53 @@ class LaneScheduler[I: Item]:
     # Taking in
 
     def _promise(self, item: I, now_s: float, start_s: float) -> Refusal | None:
-        plan = self._plan
         entry = self._entry(item, promised=True)
         alone = Planned(item.method, self.grids[item.method], [entry])
-        if plan.easy(item.deadline_s, alone.bound_s, start_s):
+        if self._plan.easy(item.deadline_s, alone.bound_s, start_s):
             self._add(entry, alone)
             return None
-        if not plan and start_s <= now_s and now_s + alone.cost_s <= item.deadline_s:
-            entry.promised = False  # nobody is before it: that its run might take longer is no reason to refuse it
-            self._add(entry)
+        if not self._plan and start_s <= now_s and self._may_try(alone, now_s):
             return None
+        late_s = self._fit_in(alone, start_s)
+        if late_s <= ROUNDING_S:
+            return None
+        before_ms = (start_s - now_s + self._plan.bound_s) * 1e3
+        reason = (
+            f"{(item.deadline_s - now_s) * 1e3:.0f} ms are left for it; it is predicted to take up to "
+            f"{alone.bound_s * 1e3:.0f} ms, and up to {before_ms:.0f} ms of work wait"
+        )
+        return Refusal(reason, retry_after_s=late_s)
+
+    def _may_try(self, alone: Planned[I], now_s: float) -> bool:
+        """Take in what a lane without work is likely to answer in time, and now and then what it is not."""
+        (entry,) = alone.entries
+        in_time = now_s + alone.cost_s <= entry.item.deadline_s
+        if not in_time and now_s - self._ran_s.get(alone.candidate, -inf) < TRIAL_S:
+            return False
+        entry.promised, entry.trial = False, not in_time
+        self._add(entry)
+        return True
+
+    def _fit_in(self, alone: Planned[I], start_s: float) -> float:
+        """Find a place in the plan where everything promised is kept; by how much it is late if there is none."""
+        (entry,) = alone.entries
+        item = entry.item
         late_s = inf
         for again in (False, True):
             if again and not self._partition_new(start_s):
                 break
-            if item.method.mergeable and (group := plan.cheapest_join(entry, alone, start_s)):
+            if item.method.mergeable and (group := self._plan.cheapest_join(entry, alone, start_s)):
                 more_s = group.with_one_more(entry) - group.bound_s
                 if self._beyond_share_s(item, more_s, start_s) <= ROUNDING_S:
                     self._enter(entry)
-                    plan.changed(group, [*group.entries, entry])
+                    self._plan.changed(group, [*group.entries, entry])
                     self._new.add(item.method)
-                    return None
-            late_s = max(plan.late_s(alone, start_s), self._beyond_share_s(item, alone.bound_s, start_s))
+                    return 0.0
+            late_s = max(self._plan.late_s(alone, start_s), self._beyond_share_s(item, alone.bound_s, start_s))
             if late_s <= ROUNDING_S:
                 self._add(entry, alone)
-                return None
-        before_s = start_s - now_s + plan.bound_s
-        reason = (
-            f"{(item.deadline_s - now_s) * 1e3:.0f} ms are left for it; it is predicted to take up to "
-            f"{alone.bound_s * 1e3:.0f} ms, and up to {before_s * 1e3:.0f} ms of work wait"
-        )
-        return Refusal(reason, retry_after_s=late_s)
+                return 0.0
+        return late_s
 
     def _beyond_share_s(self, item: I, more_s: float, start_s: float) -> float:
         """By how much an item is late if the lane does all that others wait for, up to their share, before it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +61,14 @@ class Refusal:
     retry_after_s: float
 
 
-def rows_of(items: Sequence[Item]) -> int:
-    """Rows of several items together."""
-    return sum(item.rows for item in items)
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a lane's queue is run.
+
+    Attributes:
+        aging_s: How many seconds of waiting a level of priority is worth.
+        gather_s: How long what could run may wait for company that makes its rows cheaper. No promise is broken by it.
+    """
+
+    aging_s: float = 1.0
+    gather_s: float = 0.0

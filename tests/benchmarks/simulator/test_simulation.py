@@ -16,7 +16,7 @@ from benchmarks.simulator.generator import generate
 from benchmarks.simulator.live_queue import LiveQueue
 from benchmarks.simulator.simulation import Fate, Lane, Method, Outcome, Queue, Request, Run, simulate
 from benchmarks.simulator.workload import requests_of
-from warmpool.scheduling.scheduler import Policy
+from warmpool.scheduling.work import Policy
 from warmpool.selection import Candidate
 
 METHOD = Method("m", "batch")

@@ -6,7 +6,8 @@ import pytest
 
 from tests.warmpool.scheduling.world import Kind, Prices, Waiting
 from warmpool.scheduling.fair_share import FairShare
-from warmpool.scheduling.scheduler import LaneScheduler, Policy
+from warmpool.scheduling.scheduler import LaneScheduler
+from warmpool.scheduling.work import Policy
 from warmpool.selection import Candidate
 
 ROWS = Kind()
@@ -105,11 +106,24 @@ def test_all_parts_of_a_request_are_taken_in_or_none():
     assert made.offer(parts[:2], 0.0, 0.0) is None
 
 
-def test_an_idle_lane_tries_what_is_likely_to_be_in_time_and_not_what_is_not():
+def test_an_idle_lane_tries_what_is_likely_to_be_in_time_though_its_bound_is_not():
     made = scheduler(prices=Prices(spread=3.0))
-    assert made.offer([waiting(by_s=0.005)], 0.0, 0.0) is not None
     assert made.offer([waiting(by_s=0.015)], 0.0, 0.0) is None
     assert made.offer([waiting(by_s=0.015)], 0.0, 0.0) is not None
+
+
+def test_now_and_then_an_idle_lane_tries_what_is_predicted_to_be_late():
+    """Else predictions that are wrong would refuse everybody for ever, and nothing would put them right."""
+    made = scheduler()
+    taken = []
+    for number in range(100):
+        now_s = number / 128
+        item = waiting(at_s=now_s, by_s=now_s + 0.005)
+        if made.offer([item], now_s, now_s) is None:
+            assert made.overdue(now_s) == []
+            assert ran(made, now_s) == [item]
+            taken.append(now_s)
+    assert taken == [number * 13 / 128 for number in range(8)]
 
 
 def test_what_cannot_be_in_time_any_more_leaves_before_it_runs():

@@ -24,7 +24,7 @@ from warmpool.batcher import Batcher
 from warmpool.batches import Batch, Part, PartResult
 from warmpool.errors import DeadlineExceeded, Overloaded
 from warmpool.lanes import LaneProxy
-from warmpool.scheduling.scheduler import Policy
+from warmpool.scheduling.work import Policy
 
 SCHEDULES = 10_000
 ROWS_MAX = 40
