@@ -44,6 +44,23 @@ class LaneMemory:
         self._asked: dict[int, None] = {}  # in this order
         self._missed: dict[int, None] = {}  # whose return is paid for, by batches that would have run on them
 
+    @property
+    def evicted(self) -> int:
+        """How many executables are left out for want of room, until they are needed."""
+        plan = self._held.load_plan
+        return sum(self._held.state(number) == "evicted" for number in plan.loadables) if plan else 0
+
+    def describe(self) -> dict[str, int]:
+        """For a status document. `bytes_max` is 0 where there is no limit."""
+        return {
+            "bytes_max": self._held.bytes_max,
+            "bytes": self._held.residency.held_bytes,
+            "evicted": self.evicted,
+            "evictions": self.evictions,
+            "reloads": self.reloads,
+            "shortages": self.shortages,
+        }
+
     def ask(self, method: ServedMethod, need: Sizes) -> bool:
         """Have the cheapest executable loaded that covers a need, unless one is warm, on its way or asked for.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -106,14 +106,54 @@ class _Gauges(Collector):
         yield CounterMetricFamily(
             "warmpool_quarantined", "Executables that this instance set aside.", value=upkeep.quarantined
         )
-        warm = GaugeMetricFamily("warmpool_lane_executables_warm", "Warm executables of a lane.", labels=["lane"])
-        busy = GaugeMetricFamily("warmpool_lane_busy", "1 while a lane runs a batch.", labels=["lane"])
-        restarts = GaugeMetricFamily("warmpool_lane_restarts", "Times that a lane was started again.", labels=["lane"])
-        for lane in self._instance.lanes:
-            warm.add_metric([lane.name], lane.held.warm_count)
-            busy.add_metric([lane.name], lane.batch is not None)
-            restarts.add_metric([lane.name], lane.restarts)
-        yield from (warm, busy, restarts)
+        for kind, name, documentation, value in _OF_LANES:
+            family = kind(f"warmpool_lane_{name}", documentation, labels=["lane"])
+            for lane in self._instance.lanes:
+                family.add_metric([lane.name], value(lane))
+            yield family
+
+
+_OF_LANES: tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[LaneProxy], float]], ...] = (
+    (GaugeMetricFamily, "executables_warm", "Warm executables of a lane.", lambda lane: lane.held.warm_count),
+    (GaugeMetricFamily, "busy", "1 while a lane runs a batch.", lambda lane: lane.batch is not None),
+    (GaugeMetricFamily, "restarts", "Times that a lane was started again.", lambda lane: lane.restarts),
+    (
+        GaugeMetricFamily,
+        "memory_bytes",
+        "Bytes of a lane's memory that are in use or promised.",
+        lambda lane: lane.held.residency.held_bytes,
+    ),
+    (
+        GaugeMetricFamily,
+        "memory_bytes_max",
+        "Bytes that a lane may take, 0 for any number.",
+        lambda lane: lane.held.bytes_max,
+    ),
+    (
+        GaugeMetricFamily,
+        "executables_evicted",
+        "Executables for which there is no room until they are needed.",
+        lambda lane: lane.memory.evicted,
+    ),
+    (
+        CounterMetricFamily,
+        "evictions",
+        "Executables that had to go for others.",
+        lambda lane: lane.memory.evictions,
+    ),
+    (
+        CounterMetricFamily,
+        "reloads",
+        "Executables that came, or came back, because they were needed.",
+        lambda lane: lane.memory.reloads,
+    ),
+    (
+        CounterMetricFamily,
+        "out_of_memory",
+        "Loads and runs for which the device had no room.",
+        lambda lane: lane.memory.shortages,
+    ),
+)
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

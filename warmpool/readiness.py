@@ -80,15 +80,18 @@ class Readiness:
 def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, Any]:
     held = lane.held
     plan = held.load_plan
+    numbers = [*plan.loadables] if plan else []
     return {
         "name": lane.name,
         "pid": lane.pid,
         "state": lane.state,
         "mode": lane.mode,
         "warm": held.warm_count,
-        "planned": len(plan.loadables) if plan else 0,
+        "planned": len(numbers),
         "missing": plan.missing if plan else {},
-        "cold": {held.loadable(number).title: reason for number, reason in held.cold_reasons.items()},
+        "cold": {held.loadable(number).title: reason for number in numbers if (reason := held.trouble(number))},
+        "executables": {held.loadable(number).title: held.state(number) for number in numbers},
+        "memory": lane.memory.describe(),
         "busy": lane.batch is not None,
         "batches": lane.batches_run,
         "costs": lane.costs.describe(),

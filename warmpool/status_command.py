@@ -33,8 +33,16 @@ class Cost(msgspec.Struct, frozen=True):
     runs: int
 
 
+class Memory(msgspec.Struct, frozen=True):
+    """What weights and executables take of a lane's memory, and of how much (0: any); executables without room."""
+
+    bytes: int
+    bytes_max: int
+    evicted: int
+
+
 class Lane(msgspec.Struct, frozen=True):
-    """A lane, as far as it is shown; a reason for each model that it misses and executable that it failed to warm."""
+    """A lane, as far as it is shown; a reason for each model that it misses and executable that it cannot have warm."""
 
     name: str
     pid: int | None
@@ -47,6 +55,7 @@ class Lane(msgspec.Struct, frozen=True):
     resident_bytes: int | None
     missing: dict[str, str]
     cold: dict[str, str]
+    memory: Memory
     costs: list[Cost]
 
 
@@ -103,17 +112,20 @@ def show(console: Console, status: Status) -> None:
     for name, model in status.models.items():
         models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))
     console.print(models)
-    lanes = Table("lane", "pid", "state", "warm", "batches", "restarts", "compiles", "memory", box=None)
+    columns = ("lane", "pid", "state", "warm", "evicted", "held", "batches", "restarts", "compiles", "memory")
+    lanes = Table(*columns, box=None)
     for lane in status.lanes:
         lanes.add_row(
             lane.name,
             _shown(lane.pid),
             lane.state,
             f"{lane.warm}/{lane.planned}",
+            str(lane.memory.evicted),
+            _held(lane.memory),
             str(lane.batches),
             str(lane.restarts),
             _shown(lane.compiles),
-            "-" if lane.resident_bytes is None else f"{lane.resident_bytes >> 20} MiB",
+            "-" if lane.resident_bytes is None else _mib(lane.resident_bytes),
         )
     console.print(lanes)
     for lane in status.lanes:
@@ -130,6 +142,14 @@ def show_costs(console: Console, lanes: list[Lane]) -> None:
             batch = f"{cost.model}:{cost.method} {bucket_name(cost.bucket)}"
             table.add_row(lane.name, escape(batch), *times, str(cost.runs))
     console.print(table)
+
+
+def _held(memory: Memory) -> str:
+    return f"{_mib(memory.bytes)} of {_mib(memory.bytes_max)}" if memory.bytes_max else _mib(memory.bytes)
+
+
+def _mib(count: int) -> str:
+    return f"{count >> 20} MiB"
 
 
 def _shown(value: object) -> str:

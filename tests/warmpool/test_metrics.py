@@ -25,11 +25,19 @@ class Lane:
     warm_count: int = 0
     batch: Any = None
     restarts: int = 0
+    held_bytes: int = 0
+    bytes_max: int = 0
+    evicted: int = 0
+    evictions: int = 0
+    reloads: int = 0
+    shortages: int = 0
 
     @property
     def held(self):
-        """It is its own `Holdings`."""
+        """It is its own `Holdings`, and what else a lane has."""
         return self
+
+    residency = memory = held
 
 
 @dataclass
@@ -164,6 +172,15 @@ def test_gauges_are_what_is_so_when_they_are_read(metrics, state):
     assert value("lane_busy", lane="primary") == 1
     assert value("lane_busy", lane="cpu") == 0
     assert value("lane_restarts", lane="primary") == 2
+
+
+def test_what_came_and_went_for_want_of_memory_is_counted(metrics, state):
+    state.lanes[1] = Lane("cpu", held_bytes=70, bytes_max=90, evicted=3, evictions=5, reloads=4, shortages=1)
+    value = scraped(metrics)
+    gauges = ("lane_memory_bytes", "lane_memory_bytes_max", "lane_executables_evicted")
+    counters = ("lane_evictions_total", "lane_reloads_total", "lane_out_of_memory_total")
+    assert [value(name, lane="cpu") for name in (*gauges, *counters)] == [70, 90, 3, 5, 4, 1]
+    assert [value(name, lane="primary") for name in (*gauges, *counters)] == [0] * 6
 
 
 def test_what_the_upkeep_found_is_counted_and_trouble_with_the_store_is_so_while_it_lasts(metrics, state):

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.command import warmpool
 from warmpool import __version__
-from warmpool.status_command import Cost, Lane, Model, Status, StoreStatus, show, show_costs
+from warmpool.status_command import Cost, Lane, Memory, Model, Status, StoreStatus, show, show_costs
 
 PRIMARY = Lane(
     name="primary",
@@ -25,6 +25,7 @@ PRIMARY = Lane(
     resident_bytes=300 << 20,
     missing={},
     cold={},
+    memory=Memory(bytes=70 << 20, bytes_max=96 << 20, evicted=1),
     costs=[
         Cost("tiny", "tokens", {"batch": 8, "seq": 16}, 50.0, 1234.5, 20000.0, 7),
         Cost("a[b]", "m", {}, 1, 2, 3, 0),
@@ -42,6 +43,7 @@ DOWN = Lane(
     resident_bytes=None,
     missing={"embed": "it was not published for this kind of machine"},
     cold={"tiny:predict batch=4": "artifact [/red] 0123: not what its digest says [bold]"},
+    memory=Memory(bytes=0, bytes_max=0, evicted=0),
     costs=[Cost("tiny", "tokens", {"batch": 8, "seq": 16}, 50.0, 306.0, 918.0, 0)],
 )
 
@@ -86,8 +88,9 @@ def test_a_warm_instance_is_shown_with_its_models_and_lanes(instance):
     assert cells(result.stdout, "second") == ["second", "1", "yes", "predict"]
     for lane in status["lanes"]:
         shown = cells(result.stdout, lane["name"])
-        assert shown[1:4] == [str(lane["pid"]), "warm", f"{lane['warm']}/{lane['planned']}"]
-        assert shown[6] == "0"
+        assert shown[1:5] == [str(lane["pid"]), "warm", f"{lane['warm']}/{lane['planned']}", "0"]
+        assert shown[5:7] == [str(lane["memory"]["bytes"] >> 20), "MiB"]
+        assert shown[9] == "0"
 
 
 def test_json_is_the_instances_own_document(instance):
@@ -116,8 +119,10 @@ def test_an_instance_that_is_not_ready_is_shown_and_told_by_the_exit_status(tmp_
 
 def test_a_table_shows_a_lane_as_it_is():
     text = drawn(status_of(PRIMARY))
-    assert cells(text, "lane") == ["lane", "pid", "state", "warm", "batches", "restarts", "compiles", "memory"]
-    assert cells(text, "primary") == ["primary", "4711", "warm", "12/13", "5", "1", "0", "300", "MiB"]
+    columns = ["lane", "pid", "state", "warm", "evicted", "held", "batches", "restarts", "compiles", "memory"]
+    assert cells(text, "lane") == columns
+    held = ["70", "MiB", "of", "96", "MiB"]
+    assert cells(text, "primary") == ["primary", "4711", "warm", "12/13", "1", *held, "5", "1", "0", "300", "MiB"]
     assert cells(text, "tiny") == ["tiny", "7", "yes", "predict,", "tokens"]
 
 
@@ -146,7 +151,7 @@ def test_what_is_not_known_is_a_dash_and_every_reason_is_a_line():
     assert "serving, not ready  3 rows waiting" in text
     assert "  instance: the instance is draining\n" in text
     assert "  tiny: not [warm]\n" in text
-    assert cells(text, "cpu") == ["cpu", "-", "down", "0/0", "0", "7", "-", "-"]
+    assert cells(text, "cpu") == ["cpu", "-", "down", "0/0", "0", "0", "MiB", "0", "7", "-", "-"]
     assert "  cpu: embed: it was not published for this kind of machine\n" in text
     assert "  cpu: tiny:predict batch=4: artifact [/red] 0123: not what its digest says [bold]\n" in text
 
