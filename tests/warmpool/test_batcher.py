@@ -11,7 +11,6 @@ from tests.warmpool.fake_lane import FakeLane, World, manual_clock, pass_s, rest
 from tests.warmpool.served import BATCH, doubling, method, tensor
 from warmpool.batcher import RUNS_MAX
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded
-from warmpool.scheduling.scheduler import WINDOW_MAX
 from warmpool.selection import covers
 
 DOUBLE = doubling()
@@ -353,7 +352,7 @@ async def test_a_batch_on_the_cpu_takes_nobody_along_whom_the_primary_would_run(
 async def test_what_nothing_warm_covers_yet_waits_without_holding_up_others_and_runs_once_it_can():
     world = World()
     world.primary.plans(DOUBLE, {"batch": 8}).warms(DOUBLE, batch=2)
-    large = [await world.ask(DOUBLE, [number] * 5) for number in range(WINDOW_MAX + 1)]
+    large = [await world.ask(DOUBLE, [number] * 5) for number in range(65)]
     small = await world.ask(DOUBLE, [7])
     assert world.primary.rows == [[[7]]]
     world.primary.finish()
@@ -501,17 +500,17 @@ async def test_closing_answers_everybody_who_waits_and_lets_run_what_runs():
 
 
 @manual_clock
-async def test_a_batch_looks_for_company_only_so_far():
+async def test_a_batch_takes_all_along_that_the_largest_bucket_holds():
     world = World()
     world.primary.warms(DOUBLE, batch=100)
     await world.ask(DOUBLE, [0])
-    tasks = [await world.ask(DOUBLE, [number]) for number in range(WINDOW_MAX + 3)]
+    tasks = [await world.ask(DOUBLE, [number]) for number in range(103)]
     world.primary.finish()
-    assert len(world.primary.batches[1].parts) == WINDOW_MAX
+    assert len(world.primary.batches[1].parts) == 100
     world.primary.finish()
     world.primary.finish()
     await rest()
-    assert [doubled(task) for task in tasks] == [[2 * number] for number in range(WINDOW_MAX + 3)]
+    assert [doubled(task) for task in tasks] == [[2 * number] for number in range(103)]
 
 
 @manual_clock

@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from warmpool.scheduling.cost_grid import CostGrid
 from warmpool.scheduling.work import Item, Method
+from warmpool.selection import Candidate
 
 ROUNDING_S = 1e-9  # sums of times are no more exact than that
 _US = 1e-6
@@ -92,6 +93,10 @@ class Planned[I: Item]:
         self.shape = shape
         candidate = self.grid.cheapest(self.rows, shape)
         assert candidate is not None, (self.rows, shape)
+        self.run_on(candidate)
+
+    def run_on(self, candidate: Candidate) -> None:
+        """Plan to run on this, which has to cover all entries."""
         self.candidate = candidate
         self.cost_s = self.grid.cost_us(candidate) * _US
         self.bound_s = self.grid.bound_us(candidate) * _US
@@ -140,18 +145,30 @@ class LanePlan[I: Item]:
         self._forget(group)
 
     def changed(self, group: Planned[I], entries: list[Entry[I]]) -> None:
-        """Give a group other entries; one without any leaves."""
+        """Give a group other entries."""
         self.take(group)
-        if entries:
-            group.entries = entries
+        group.entries = entries
+        group.count()
+        self.add(group)
+
+    def without(self, entry: Entry[I]) -> None:
+        """Take an entry out. What is left takes no longer than before, and leaves with its last entry."""
+        group = entry.group
+        assert group is not None
+        self.take(group)
+        if rest := [other for other in group.entries if other is not entry]:
+            before, bound_s = group.candidate, group.bound_s
+            group.entries = rest
             group.count()
+            if group.bound_s > bound_s:  # what is cheaper by its mean need not be by its bound
+                group.run_on(before)
             self.add(group)
 
     def replaced(self, old: Sequence[Planned[I]], new: Sequence[Planned[I]], start_s: float) -> bool:
         """Put groups in the place of those that have the same entries, unless that breaks a promise; whether it did."""
         gone = set(map(id, old))
         groups = sorted([*(group for group in self._groups if id(group) not in gone), *new], key=_due)
-        if not _kept(groups, start_s) and _kept(self._groups, start_s):
+        if not _broken(groups, start_s) <= _broken(self._groups, start_s):
             return False
         self._groups = groups
         for group in old:
@@ -254,10 +271,12 @@ class LanePlan[I: Item]:
             self.bound_s = 0.0
 
 
-def _kept[I: Item](groups: Sequence[Planned[I]], start_s: float) -> bool:
+def _broken[I: Item](groups: Sequence[Planned[I]], start_s: float) -> set[Entry[I]]:
+    """The entries whose promises this order breaks."""
+    broken = set[Entry[I]]()
     at_s = start_s
     for group in groups:
         at_s += group.bound_s
         if at_s > group.promise_s + ROUNDING_S:
-            return False
-    return True
+            broken |= {one for one in group.entries if one.promised and at_s > one.item.deadline_s + ROUNDING_S}
+    return broken

@@ -11,8 +11,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Protocol
 
 from warmpool.scheduling.cost_grid import CostGrid
+
+BLOCKS_MAX = 64  # more items than that are put together in blocks first, each of one shape
+
+
+class Sized(Protocol):
+    """What is to be grouped: so many rows of a shape."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def shape(self) -> int: ...
+
+
+def cheapest_groups[S: Sized](items: Sequence[S], grid: CostGrid) -> list[list[S]]:
+    """Items, in the order of their shapes, in the groups that are predicted to take the least time, in that order.
+
+    The least of all ways to cut them, for up to `BLOCKS_MAX`; beyond that, of all that leave blocks of neighbours
+    whole. No block has more rows than those with which a row of its shape costs least.
+    """
+    blocks = _blocks(items, -(-len(items) // BLOCKS_MAX), grid.best_rows)
+    cuts = partition([sum(item.rows for item in block) for block in blocks], [block[0].shape for block in blocks], grid)
+    return [[item for block in blocks[start:end] for item in block] for start, end in cuts]
+
+
+def _blocks[S: Sized](items: Sequence[S], size: int, best_rows: Sequence[int]) -> list[list[S]]:
+    """Neighbours of one shape, at most `size` of them together."""
+    blocks: list[list[S]] = []
+    room = rows = 0
+    for item in items:
+        if room and blocks[-1][0].shape == item.shape and rows + item.rows <= best_rows[item.shape]:
+            blocks[-1].append(item)
+            room -= 1
+            rows += item.rows
+        else:
+            blocks.append([item])
+            room, rows = size - 1, item.rows
+    return blocks
 
 
 def partition(rows: Sequence[int], shapes: Sequence[int], grid: CostGrid) -> list[tuple[int, int]]:

@@ -22,13 +22,13 @@ from warmpool.scheduling.cost_grid import Costs
 from warmpool.scheduling.fair_share import FairShare
 from warmpool.scheduling.grids import Grids
 from warmpool.scheduling.lane_plan import ROUNDING_S, Entry, LanePlan, Planned
-from warmpool.scheduling.partition import partition
+from warmpool.scheduling.partition import cheapest_groups
 from warmpool.scheduling.work import Group, Item, Method, Policy, Refusal
 from warmpool.selection import Candidate
 
 _US = 1e-6
 TRIAL_S = 0.1  # an idle lane tries what did not run for so long, though it is predicted to be late: who else would tell
-WINDOW_MAX = 64  # items of a method that are partitioned at a time, those due first
+ENTRIES_MAX = 1024  # items of a method that are grouped at a time, those due first
 
 
 class LaneScheduler[I: Item]:
@@ -94,6 +94,7 @@ class LaneScheduler[I: Item]:
             now_s: The time.
             free_s: When the lane can run something, at the latest.
         """
+        self._follow_costs()
         start_s = max(now_s, free_s)
         all_in = False
         try:
@@ -119,9 +120,7 @@ class LaneScheduler[I: Item]:
         entry = self._entries.pop(item, None)
         if entry is not None:
             self.rows -= entry.rows
-            group = entry.group
-            assert group is not None
-            self._plan.changed(group, [other for other in group.entries if other is not entry])
+            self._plan.without(entry)
 
     def overdue(self, now_s: float) -> list[I]:
         """Items that would be late even if they ran now, as predicted; they leave the queue."""
@@ -138,8 +137,7 @@ class LaneScheduler[I: Item]:
         """What an idle lane runs now: it leaves the queue. None if nothing waits, or all of it for company."""
         if not self._plan:
             return None
-        if self.grids.renewed():
-            self._weigh_anew()
+        self._follow_costs()
         self._partition_new(now_s)
         group = self._turn(now_s)
         if group is None:
@@ -254,7 +252,7 @@ class LaneScheduler[I: Item]:
         entries: list[Entry[I]] = []
         for group in self._plan:
             if group.method is method and not group.entries[0].item.runs:
-                if len(entries) + len(group.entries) > WINDOW_MAX:
+                if len(entries) + len(group.entries) > ENTRIES_MAX:
                     self._new.add(method)  # there is more to be done when these have run
                     break
                 groups.append(group)
@@ -263,8 +261,7 @@ class LaneScheduler[I: Item]:
             return
         grid = self.grids[method]
         entries.sort(key=lambda entry: (entry.shape, entry.rank_s))
-        cuts = partition([entry.rows for entry in entries], [entry.shape for entry in entries], grid)
-        planned = [Planned(method, grid, entries[start:end]) for start, end in cuts]
+        planned = [Planned(method, grid, together) for together in cheapest_groups(entries, grid)]
         if sum(group.cost_s for group in planned) < sum(group.cost_s for group in groups):
             self._plan.replaced(groups, planned, start_s)
 
@@ -289,9 +286,9 @@ class LaneScheduler[I: Item]:
             return 0.0
         return min(entry.item.arrived_s for entry in group.entries) + wait_s
 
-    def _weigh_anew(self) -> None:
-        """Predictions have moved: plan with the new ones. The order of deadlines stays, what is promised too."""
-        for group in list(self._plan):
+    def _follow_costs(self) -> None:
+        """Plan with new predictions, if they have moved. The order of deadlines stays, what is promised too."""
+        for group in list(self._plan) if self.grids.renewed() else ():
             group.grid = self.grids[group.method]
             for entry in group.entries:
                 entry.alone_s = group.grid.costs_us(entry.shape)[entry.rows] * _US

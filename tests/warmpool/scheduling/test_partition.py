@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.warmpool.scheduling.test_cost_grid import plans
 from tests.warmpool.scheduling.world import Kind, Prices
 from warmpool.scheduling.cost_grid import CostGrid
-from warmpool.scheduling.partition import partition
+from warmpool.scheduling.partition import BLOCKS_MAX, cheapest_groups, partition
 from warmpool.selection import Candidate
 
 
@@ -103,3 +104,35 @@ def test_of_equally_cheap_ways_that_with_the_smallest_last_groups_is_taken():
 
 def test_an_empty_queue_has_no_groups():
     assert partition([], [], CostGrid(Kind(), [], Prices())) == []
+
+
+@dataclass(eq=False)
+class Row:
+    shape: int
+    rows: int = 1
+
+
+def test_more_than_are_cut_one_by_one_still_fill_the_largest_bucket():
+    grid = CostGrid(Kind(), [Candidate(0, {"batch": 1}, 10.0), Candidate(1, {"batch": 256}, 10.0)], Prices())
+    rows = [Row(0) for _ in range(256)]
+    assert cheapest_groups(rows, grid) == [rows]
+
+
+def test_however_many_they_are_rows_whose_sharing_would_cost_more_run_apart():
+    grid = CostGrid(Kind(), [Candidate(0, {"batch": 1}, 10.0), Candidate(1, {"batch": 2}, 30.0)], Prices())
+    rows = [Row(0) for _ in range(3 * BLOCKS_MAX)]
+    assert cheapest_groups(rows, grid) == [[row] for row in rows]
+
+
+@given(queues(rows=range(1, 9), sizes_max=3), st.integers(1, 40))
+def test_every_item_is_in_one_group_that_something_covers_and_few_are_cut_exactly(queue, times):
+    grid, items = queue
+    rows = [Row(shape, count) for shape, count in items for _ in range(times)]
+    groups = cheapest_groups(rows, grid)
+    assert [row for group in groups for row in group] == rows
+    cost = total([[(row.shape, row.rows) for row in group] for group in groups], grid)
+    assert cost < float("inf")
+    if len(rows) <= BLOCKS_MAX:
+        assert cost == pytest.approx(found(grid, [(row.shape, row.rows) for row in rows]))
+    else:
+        assert cost <= sum(grid.costs_us(row.shape)[row.rows] for row in rows) * 1.5

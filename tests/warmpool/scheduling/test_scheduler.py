@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.warmpool.scheduling.world import Kind, Prices, Waiting
+from warmpool.scheduling.cost_grid import CostGrid
 from warmpool.scheduling.fair_share import FairShare
+from warmpool.scheduling.lane_plan import Entry, LanePlan, Planned
 from warmpool.scheduling.scheduler import LaneScheduler
 from warmpool.scheduling.work import Policy
 from warmpool.selection import Candidate
@@ -249,6 +251,50 @@ def test_it_plans_with_what_is_predicted_now():
         made.offer([item], 0.0, 0.0)
     prices.known, prices.version = {1: 25e3, 2: 30e3}, 1
     assert [ran(made), ran(made)] == [[items[0]], [items[1]]]
+
+
+def test_predictions_that_moved_count_for_who_comes_next():
+    prices = Prices()
+    made = scheduler(prices=prices)
+    prices.known, prices.version = {0: 100e3, 1: 100e3, 2: 100e3}, 1
+    made.offer([waiting()], 0.0, 0.0)
+    assert made.offer([waiting(by_s=0.050)], 0.0, 0.0) is not None
+
+
+def test_what_is_left_of_a_group_takes_no_longer_than_the_group():
+    """The smaller bucket is faster by its mean and slower by its bound."""
+
+    class Unsure(Prices):
+        def bound_us(self, method, candidate):
+            return {0: 30e3, 1: 11e3}.get(candidate.id, 5e3)
+
+    made = scheduler((), prices=Unsure())
+    made.set_warm(ROWS, [candidate(0, 9.9, batch=1), candidate(1, 10.0, batch=2)])
+    made.set_warm(OTHER, [candidate(2, 5.0, batch=1)])
+    pair = [waiting(by_s=0.040) for _ in range(2)]
+    third = waiting(OTHER, by_s=0.041)
+    for item in (*pair, third):
+        assert made.offer([item], 0.0, 0.001) is None
+    made.remove(pair[1])
+    first = made.next(0.001)
+    assert (first.items, first.candidate.id, first.bound_us) == ([pair[0]], 1, 11e3)
+
+
+def test_where_reality_broke_one_promise_no_other_is_broken_for_a_cheaper_plan():
+    grid = CostGrid(ROWS, [candidate(0, 10.0, batch=1), candidate(1, 15.0, batch=2)], Prices())
+
+    def entry(by_s):
+        return Entry(waiting(by_s=by_s), 0, 0.0, 0.010, promised=True)
+
+    lost, kept, other = entry(0.005), entry(0.022), entry(0.060)
+    plan: LanePlan[Waiting] = LanePlan()
+    apart = [Planned(ROWS, grid, [one]) for one in (lost, kept, other)]
+    for group in apart:
+        plan.add(group)
+    assert not plan.replaced(apart[1:], [Planned(ROWS, grid, [kept, other])], 0.0)
+    assert [*plan] == apart
+    assert plan.replaced(apart[:2], [together := Planned(ROWS, grid, [lost, kept])], 0.0)
+    assert [*plan] == [together, apart[2]]
 
 
 def test_everything_can_be_taken_back():
