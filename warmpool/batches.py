@@ -96,7 +96,7 @@ class Part:
             return
         if error := answer.exception():
             self.answer.set_exception(error)
-        elif all(piece.answer.done() for piece in self.pieces):
+        elif all(piece.answer.done() and not piece.answer.exception() for piece in self.pieces):
             results = [piece.answer.result() for piece in self.pieces]
             slowest = max(results, key=lambda result: result.received_ns)
             self.answer.set_result(replace(slowest, outputs=joined(results)))

@@ -217,3 +217,18 @@ def test_a_length_mask_that_takes_no_memory_is_padded_with_zeros() -> None:
     assert region.tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
     fill(MASK, region[:1, :2], ones[:1])
     assert region[0].tolist() == [1, 1, 0, 0]
+
+
+def test_pieces_of_which_one_is_answered_and_one_fails_at_once_fail_the_whole_without_further_trouble():
+    async def settled():
+        troubles: list[dict] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        whole = part(doubling(), {"batch": 2}, [np.array([1, 2], np.int32)])
+        first, second = whole.fall_apart(1)
+        first.answer.set_result(None)
+        second.answer.set_exception(ValueError("no room"))
+        with pytest.raises(ValueError, match="no room"):
+            await whole.answer
+        return troubles
+
+    assert asyncio.run(settled()) == []
