@@ -118,6 +118,7 @@ class Batch:
     took_us: float = 0.0
     elements: int = 0
     padded_elements: int = 0
+    waiting_rows: int = 0  # that could have run with it on a larger executable
     begun: bool = True  # False if its lane died before it came to it
 
     @property

@@ -11,7 +11,7 @@ like any other that went.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings, Mark
@@ -83,21 +83,26 @@ class LaneMemory:
         """Whether anything is to come, if there can be room when nothing runs."""
         return bool(self._asked or self._missed)
 
-    def runs(self, number: int, need: Sizes, now_s: float) -> None:
-        """A batch of this need begins to run on an executable."""
-        held = self._held
-        if not held.residency.tight:
+    @property
+    def tight(self) -> bool:
+        """Whether there is less room than all that is planned would take."""
+        return self._held.residency.tight
+
+    def runs(self, number: int, need: Sizes, waiting_rows: int, now_s: float) -> None:
+        """A batch of this need begins to run on an executable; so many rows could have run with it on a larger one."""
+        if not self.tight:
             return
-        method = held.loadable(number).method
-        cost_us = self._cost_us(held.loadable(number))
-        warm_us = [self._cost_us(one) for one in self._covering(method, need, "warm") if one.candidate.id != number]
-        held.residency.used(number, max(0.0, min(warm_us) - cost_us) if warm_us else None, now_s)
-        self._miss(method, need, cost_us)
+        method = self._held.loadable(number).method
+        times_us = self._times_us(method, need, waiting_rows, "warm")
+        cost_us = times_us.pop(number)
+        saved_us = max(0.0, min(times_us.values()) - cost_us) if times_us else None
+        saved_us = self._held.residency.used(number, saved_us, now_s)
+        self._miss(self._times_us(method, need, waiting_rows, "evicted"), cost_us, number, saved_us)
 
     def passes(self, method: ServedMethod, need: Sizes, cost_us: float) -> None:
         """A batch is to run on another lane at this cost."""
-        if self._held.residency.tight and not self._covering(method, need, "warm"):
-            self._miss(method, need, cost_us)
+        if self.tight and not self._times_us(method, need, 0, "warm"):
+            self._miss(self._times_us(method, need, 0, "evicted"), cost_us, None, 0.0)
 
     def make_room(self, running: int | None, now_s: float) -> bool:
         """Let come what was asked for, and what is worth it; whether anything went for that.
@@ -134,17 +139,25 @@ class LaneMemory:
         self._asked.clear()
         self._missed.clear()
 
-    def _miss(self, method: ServedMethod, need: Sizes, cost_us: float) -> None:
-        """Count what the batch would save on the best of those that went."""
-        gone = [(self._cost_us(one), one.candidate.id) for one in self._covering(method, need, "evicted")]
-        better_us, better = min(gone, default=(cost_us, -1))
-        if better_us < cost_us:
-            self._held.residency.missed(better, cost_us - better_us)
+    def _miss(self, times_us: Mapping[int, float], cost_us: float, instead: int | None, instead_us: float) -> None:
+        """Count what a batch would save on the best of those that went, see `Residency.missed`."""
+        better = min(times_us, key=times_us.__getitem__, default=None)
+        if better is not None and times_us[better] < cost_us:
+            self._held.residency.missed(better, cost_us - times_us[better], instead, instead_us)
             if self._held.residency.paid(better):
                 self._missed[better] = None
 
-    def _covering(self, method: ServedMethod, need: Sizes, state: str) -> list[Loadable]:
-        return [one for one in self._held.covering(method, need) if self._held.state(one.candidate.id) == state]
+    def _times_us(self, method: ServedMethod, need: Sizes, waiting_rows: int, state: str) -> dict[int, float]:
+        """What the rows take on each executable in this state: in several runs, or their share of one with others."""
+        rows = need[method.batch] if method.batch else 1
+        found: dict[int, float] = {}
+        for loadable in self._held.covering(method, need if method.batch is None else {**need, method.batch: 1}):
+            number = loadable.candidate.id
+            if self._held.state(number) == state:
+                most = loadable.candidate.bucket[method.batch] if method.batch else 1
+                runs = math.ceil(rows / most) if most < rows else rows / min(most, rows + waiting_rows)
+                found[number] = runs * self._cost_us(loadable)
+        return found
 
     def _let_come(self, number: int, running: int | None, now_s: float) -> None:
         asked = number in self._asked

@@ -66,12 +66,16 @@ class LaneQueue:
                 self._ask_again(loop)
             return None
         self._free_s = now_s + group.bound_us * 1e-6
+        method = group.items[0].method
+        full = method.mergeable and sum(part.rows for part in group.items) == group.candidate.bucket[str(method.batch)]
+        alike = self.waiting.items() if full and self.lane.memory.tight else ()
         return Batch(
-            method=group.items[0].method,
+            method=method,
             parts=group.items,
             executable=group.candidate,
             formed_ns=time.time_ns(),
             predicted_us=group.cost_us,
+            waiting_rows=sum(part.rows for part in alike if part.method is method),
         )
 
     def _ask_again(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -175,7 +175,7 @@ class LaneProxy:
         self.batch, self._running = batch, loadable
         self._runs_begun = self.arena.runs_begun
         self._process.send(messages.Run(executable=loadable.candidate.id))
-        self.memory.runs(loadable.candidate.id, batch.need, self._loop.time())
+        self.memory.runs(loadable.candidate.id, batch.need, batch.waiting_rows, self._loop.time())
 
     def results(self, batch: Batch) -> list[np.ndarray]:
         """Views of the results of the last batch in the arena, valid until the next one is submitted."""

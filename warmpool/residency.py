@@ -12,7 +12,7 @@ Two rules keep things from going back and forth:
 
 - Nothing comes back unasked before what it would have saved since it went is `GAIN` times what its load takes, as one
   buys what one has rented for its price (A. Karlin et al., "Competitive snoopy caching", 1988), and is worth `GAIN`
-  times all that would have to go for it.
+  times what would be lost with all that has to go for it.
 - What came because somebody waits for it stays until it ran, and from then on for as long as its load took: so at most
   about half of a lane's time goes into loading, whoever asks for what.
 """
@@ -79,24 +79,29 @@ class Tally:
 
 
 class _Account:
-    """What one executable saved, as it counted at the batch `at`; and `missed_us`, what it would have since it went."""
+    """What one executable saved, as it counted at the batch `at`; and `missed_us`, what it would have since it went.
 
-    __slots__ = ("at", "awaited", "kept_until_s", "load_us", "missed_us", "saved_us", "used")
+    `instead_us` is what others saved by running what would have run better on this one: they are not needed for that
+    once it is there.
+    """
+
+    __slots__ = ("at", "awaited", "instead_us", "kept_until_s", "load_us", "missed_us", "saved_us", "used")
 
     def __init__(self) -> None:
         self.at = 0
         self.saved_us = 0.0
         self.missed_us = 0.0
+        self.instead_us: dict[int, float] = {}
         self.used = -1  # the last batch that ran on it
         self.load_us = LOAD_US
         self.awaited = False  # somebody asked for it, and it did not run yet
         self.kept_until_s = -math.inf  # infinite from being asked for to being there
 
-    def worth_us(self, batches: int) -> float:
-        return self.saved_us * math.exp2((self.at - batches) / HALF_LIFE)
-
-    def earn(self, saved_us: float, batches: int) -> None:
-        self.saved_us = self.worth_us(batches) + saved_us
+    def age(self, batches: int) -> None:
+        """Let everything count as it does now."""
+        share = math.exp2((self.at - batches) / HALF_LIFE)
+        self.saved_us *= share
+        self.instead_us = {number: saved_us * share for number, saved_us in self.instead_us.items()}
         self.at = batches
 
 
@@ -173,22 +178,33 @@ class Residency:
 
     # What it is worth
 
-    def used(self, number: int, saved_us: float | None, now_s: float) -> None:
-        """A batch begins to run on it, which saves so much; None: nothing else could run it."""
+    def used(self, number: int, saved_us: float | None, now_s: float) -> float:
+        """A batch begins to run on it, which saves so much, which is returned; None: nothing else could run it."""
         self._batches += 1
-        account = self._accounts[number]
-        account.earn(account.load_us if saved_us is None else saved_us, self._batches)
+        account = self._aged(number)
+        saved_us = account.load_us if saved_us is None else saved_us
+        account.saved_us += saved_us
         account.used = self._batches
         if account.awaited:
             account.awaited = False
             account.kept_until_s = now_s + account.load_us * 1e-6
+        return saved_us
 
-    def missed(self, number: int, saved_us: float) -> None:
-        """A batch begins to run on another one, and would have run on this and saved so much."""
+    def missed(self, number: int, saved_us: float, instead: int | None = None, instead_us: float = 0.0) -> None:
+        """A batch begins to run on another one, and would have run on this and saved so much.
+
+        Args:
+            number: The one that is not there.
+            saved_us: By it.
+            instead: What the batch runs on, if that is in this lane.
+            instead_us: What that one saves by it.
+        """
         self._batches += 1
-        account = self._accounts[number]
-        account.earn(saved_us, self._batches)
+        account = self._aged(number)
+        account.saved_us += saved_us
         account.missed_us += saved_us
+        if instead is not None:
+            account.instead_us[instead] = account.instead_us.get(instead, 0.0) + instead_us
 
     def loaded(self, number: int, took_us: float, now_s: float) -> None:
         """It is there, after a load that took so long."""
@@ -243,8 +259,9 @@ class Residency:
         going = self.room_for(number, busy, now_s) if self.paid(number) else None
         if going is None:
             return None
-        lost_us = sum(self._accounts[one].worth_us(self._batches) for one in going)
-        return going if self._accounts[number].worth_us(self._batches) >= GAIN * lost_us else None
+        account = self._aged(number)
+        lost_us = sum(max(0.0, self._aged(one).saved_us - account.instead_us.get(one, 0.0)) for one in going)
+        return going if account.saved_us >= GAIN * lost_us else None
 
     def kept_until_s(self, now_s: float) -> float:
         """When the next of those that stay for a while may go; infinite if there is none."""
@@ -252,9 +269,13 @@ class Residency:
         return min((time_s for time_s in times_s if time_s > now_s), default=math.inf)
 
     def _rank(self, number: int) -> tuple[float, int, int]:
+        account = self._aged(number)
+        return account.saved_us / max(1, self._footprints[number].held_bytes), account.used, -number
+
+    def _aged(self, number: int) -> _Account:
         account = self._accounts[number]
-        worth_us = account.worth_us(self._batches)
-        return worth_us / max(1, self._footprints[number].held_bytes), account.used, -number
+        account.age(self._batches)
+        return account
 
     def _pin(self) -> None:
         """The minimum sets are pinned if all of them fit together; what fits beside them may come."""

@@ -7,6 +7,7 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -57,6 +58,7 @@ class FakeLane:
         self.batches: list[Batch] = []
         self.wanted: list[tuple[ServedMethod, dict[str, int]]] = []
         self.passed_over: list[Batch] = []
+        self.memory = SimpleNamespace(tight=False)
         self._batcher = batcher
         self._memory: list[np.ndarray] = []
 

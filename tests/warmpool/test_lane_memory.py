@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -25,8 +25,13 @@ WEIGHTS = {"a/1": 50, "b/1": 40}
 LOAD_NS = 10_000_000
 
 
-def planned(*specs: tuple[ServedMethod, int, int, bool], run_bytes: int = 0, first: int = 0) -> LoadPlan:
-    """Executables of (method, rows, bytes, minimum), after the weights of their models; a row costs 10 ms."""
+def planned(
+    *specs: tuple[ServedMethod, int, int, bool],
+    run_bytes: int = 0,
+    first: int = 0,
+    costs_us: Mapping[int, float] | None = None,
+) -> LoadPlan:
+    """Executables of (method, rows, bytes, minimum), after the weights of their models; 10 ms a row, or as given."""
     plan = LoadPlan(end=first)
     for method in {one[0].model: one[0] for one in specs}.values():
         version = f"{method.model}/1"
@@ -41,7 +46,7 @@ def planned(*specs: tuple[ServedMethod, int, int, bool], run_bytes: int = 0, fir
         )
         plan.work.append(load)
         plan.loadables[number] = Loadable(
-            candidate=Candidate(number, {"batch": rows}, 1e4 * rows),
+            candidate=Candidate(number, {"batch": rows}, (costs_us or {}).get(rows, 1e4 * rows)),
             method=method,
             message=load,
             minimum=minimum,
@@ -59,11 +64,17 @@ class Lane:
     weights, something unloaded that runs, weights that go while something needs them.
     """
 
-    def __init__(self, bytes_max: int, *specs: tuple[ServedMethod, int, int, bool], run_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        *specs: tuple[ServedMethod, int, int, bool],
+        run_bytes: int = 0,
+        costs_us: Mapping[int, float] | None = None,
+    ) -> None:
         self.held = Holdings()
         self.memory = LaneMemory(self.held, CostModel())
         self.held.bytes_max = bytes_max
-        self.specs, self.run_bytes = specs, run_bytes
+        self.specs, self.run_bytes, self.costs_us = specs, run_bytes, costs_us
         self.now_s = 0.0
         self.in_flight: list[messages.Work] = []
         self.loaded: dict[int, Footprint] = {}
@@ -72,7 +83,7 @@ class Lane:
         self.begin()
 
     def begin(self) -> None:
-        self.held.begin(planned(*self.specs, run_bytes=self.run_bytes))
+        self.held.begin(planned(*self.specs, run_bytes=self.run_bytes, costs_us=self.costs_us))
         self._send()
 
     @property
@@ -93,17 +104,17 @@ class Lane:
         self.make_room()
         return there
 
-    def run(self, number: int, rows: int) -> None:
-        """A batch, up to its end."""
-        self.begin_run(number, rows)
+    def run(self, number: int, rows: int, waiting_rows: int = 0) -> None:
+        """A batch, up to its end; more rows wait that could have run with it."""
+        self.begin_run(number, rows, waiting_rows)
         self.end_run()
 
-    def begin_run(self, number: int, rows: int) -> None:
+    def begin_run(self, number: int, rows: int, waiting_rows: int = 0) -> None:
         assert self.running is None
         assert number in self.warm
         assert number in self.loaded, "what is warm is loaded"
         self.running = number
-        self.memory.runs(number, {"batch": rows}, self.now_s)
+        self.memory.runs(number, {"batch": rows}, waiting_rows, self.now_s)
         self.make_room()
 
     def end_run(self) -> None:
@@ -279,6 +290,31 @@ def test_a_batch_on_a_larger_one_counts_for_what_would_have_been_faster_until_th
     assert lane.warm == {0, 1}
 
 
+@pytest.mark.parametrize(("waiting_rows", "comes"), [(0, False), (3, False), (28, True)])
+def test_a_larger_one_comes_back_where_more_rows_wait_than_fit_and_it_takes_less_for_each(waiting_rows, comes):
+    """30 ms for 4 rows, 80 for 32: a run of 7 rows would cost more than one of 4 rows and another of 3."""
+    plan = (A, 1, 10, True), (A, 4, 10, False), (A, 32, 10, False)
+    lane = Lane(70, *plan, costs_us={1: 20e3, 4: 30e3, 32: 80e3})
+    lane.settle_all()
+    assert lane.evicted == {2}
+    for _ in range(40):
+        if 1 in lane.warm:
+            lane.run(1, 4, waiting_rows)
+    assert (lane.settle_all() != []) is comes
+    assert (2 in lane.warm) is comes
+
+
+def test_an_executable_saves_what_several_runs_of_the_next_best_would_have_taken():
+    """8 rows take 40 ms at once, and 84 in four runs of the one of 2 rows; 160 in eight of the smallest."""
+    plan = (A, 1, 10, True), (A, 8, 10, False), (A, 2, 10, False), (A, 16, 10, False)
+    lane = Lane(80, *plan, costs_us={1: 20e3, 8: 40e3, 2: 21e3, 16: 1e6})
+    lane.settle_all()
+    lane.run(1, 8)
+    lane.run(2, 2)
+    lane.ask(A, 16)
+    assert kinds(lane.settle_all()) == [("Unload", 2), ("Load", 3)], "it saved 19 ms, the other one 44"
+
+
 def test_a_batch_on_what_is_best_brings_nothing_back():
     lane = Lane(80, *ONE_MODEL)
     lane.settle_all()
@@ -294,26 +330,26 @@ def test_where_everything_fits_nothing_is_counted_and_nothing_goes():
     lane.settle_all()
     lane.run(3, 1)
     for _ in range(1000):
-        lane.memory.runs(3, {"batch": 1}, 0.0)
+        lane.memory.runs(3, {"batch": 1}, 0, 0.0)
     assert not lane.memory.undecided
     assert (lane.evicted, lane.memory.reloads) == (set(), 0)
-
-
-def test_a_batch_that_another_lane_ran_counts_only_where_nothing_warm_would_have_done():
-    lane = Lane(70, *ONE_MODEL)
-    lane.settle_all()
-    lane.memory.passes(A, {"batch": 2}, 1e9)
-    lane.memory.passes(A, {"batch": 16}, 1e9)
-    before = lane.memory.undecided
-    lane.memory.passes(A, {"batch": 8}, 1e9)
-    assert (before, lane.memory.undecided) == (False, True), "something warm would have done, nothing covers the other"
-    lane.make_room()
-    assert kinds(lane.settle_all()) == [("Unload", 1), ("Load", 3)]
 
 
 # Two models, of which one fits at a time
 
 TWO_MODELS = ((A, 1, 10, True), (B, 1, 10, True), (A, 4, 10, False), (B, 4, 10, False))
+
+
+def test_a_batch_that_another_lane_ran_counts_only_where_nothing_warm_would_have_done():
+    lane = Lane(75, *TWO_MODELS)
+    lane.settle_all()
+    lane.memory.passes(A, {"batch": 8}, 1e9)
+    before = lane.memory.undecided
+    lane.memory.passes(B, {"batch": 1}, 1e9)
+    assert (before, lane.memory.undecided) == (False, True)
+    lane.make_room()
+    lane.settle_all()
+    assert lane.warm == {1}
 
 
 def test_a_model_that_nobody_calls_goes_with_its_weights_and_comes_back_with_them():

@@ -270,6 +270,17 @@ def test_nothing_comes_back_for_what_is_worth_half_of_it_or_more():
     assert made.returns(1, {0}, 0.0) is None, "it is busy"
 
 
+def test_what_only_runs_in_the_place_of_what_comes_back_is_no_loss():
+    """Each batch saves 50 ms with the one that is there, and would save 20 more with the other."""
+    made, _ = resident(10, *equal(2))
+    for turn in range(20):
+        saved_us = made.used(0, 50e3, 0.0)
+        made.missed(1, 20e3, instead=0, instead_us=saved_us)
+        assert (made.returns(1, (), 0.0) == [0]) == (turn > 0), "as soon as it is paid for"
+    made.used(0, 500e3, 0.0)
+    assert made.returns(1, (), 0.0) is None, "it is needed for something else, too"
+
+
 def played(turns, saved_us):
     """How often something came unasked, while only one of two fits beside a third that covers what they are for.
 
