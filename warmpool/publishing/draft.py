@@ -128,9 +128,11 @@ def make_draft(
 
 def _probes(model: Model, method: str) -> list[dict[str, int]]:
     """Exact sizes at which the method will be proved: all but those that its program decides."""
-    dims = [_dim(dim) for dim in model.method_dims(method)]
-    single = {dim.name: 1 for dim in dims if dim.batch}
-    return [single | point for bucket in plan(model, method) for point in edge_points(dims, bucket.sizes)]
+    single = {dim.name: 1 for dim in model.method_dims(method) if dim.batch}
+    planned = [
+        {name: size for name, size in bucket.sizes.items() if name not in single} for bucket in plan(model, method)
+    ]
+    return [single | point for bucket in planned for point in edge_points(bucket, planned)]
 
 
 def _manifest(model: Model, version: str, methods: dict[str, MethodSpec], weights: WeightsSpec) -> Manifest:

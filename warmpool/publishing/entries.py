@@ -39,7 +39,6 @@ class Edge:
     outputs: Path
 
 
-@dataclass(frozen=True, slots=True)
 class Points:
     """The exact shapes of a draft's entries.
 
@@ -47,12 +46,24 @@ class Points:
         stored: Whether the references are stored executables as far as there are any; else they are plain JAX.
     """
 
-    draft: Draft
-    stored: bool
+    def __init__(self, draft: Draft, *, stored: bool) -> None:
+        self.stored = stored
+        self._subjects = {method: draft.subject(method) for method in draft.manifest.methods}
+        self._planned: dict[str, list[Sizes]] = {method: [] for method in self._subjects}
+        for method, bucket in draft.entries:
+            self._planned[method].append(bucket.sizes)
+        self._found: dict[tuple[str, str, bool], list[Point]] = {}
 
     def of(self, entry: Entry) -> list[Point]:
         """Those that prove an entry."""
-        return self.draft.subject(entry.method).points(entry.bucket.sizes, stored=self.stored)
+        return self._of(entry, stored=self.stored)
+
+    def _of(self, entry: Entry, *, stored: bool) -> list[Point]:
+        place = (entry.method, bucket_name(self.own(entry)), stored)
+        if place not in self._found:
+            planned = self._planned[entry.method]
+            self._found[place] = self._subjects[entry.method].points(entry.bucket.sizes, planned, stored=stored)
+        return self._found[place]
 
     def identities(self, entries: Sequence[Entry]) -> set[Identity]:
         """Those that prove any of these entries."""
@@ -60,14 +71,13 @@ class Points:
 
     def own(self, entry: Entry) -> Point:
         """The one where nothing of an entry is padded."""
-        batch = self.draft.subject(entry.method).batch
-        return {name: size for name, size in entry.bucket.sizes.items() if name != batch}
+        return self._subjects[entry.method].without_batch(entry.bucket.sizes)
 
     def unpadded(self, entries: Sequence[Entry]) -> dict[Identity, Entry]:
         """By method and point the entry that neither pads nor merges anything for it."""
         found: dict[Identity, Entry] = {}
         for entry in entries:
-            batch = self.draft.subject(entry.method).batch
+            batch = self._subjects[entry.method].batch
             if batch is None or entry.bucket.sizes[batch] == 1:
                 found[entry.method, bucket_name(self.own(entry))] = entry
         return found
@@ -78,7 +88,7 @@ class Points:
         """By method and point what would have to be stored to prove the entries from the store alone."""
         found: dict[Identity, Entry] = {}
         for entry in entries:
-            for point in self.draft.subject(entry.method).points(entry.bucket.sizes, stored=True):
+            for point in self._of(entry, stored=True):
                 identity = (entry.method, bucket_name(point))
                 if identity not in unpadded and identity not in found:
                     found[identity] = exact(entry.method, point)

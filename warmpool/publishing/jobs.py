@@ -86,7 +86,7 @@ class Jobs:
         self._artifacts = dict(stored)
         self._errands.found = set(stored)
         self._errands.from_stored = from_stored = all(entry.key in stored for entry in every)
-        self._points = Points(self._draft, from_stored)
+        self._points = Points(self._draft, stored=from_stored)
         self.references.plan(self._points, todo, every, stored, find, exact)
         if self._errands.machine.platform == "cpu" and not from_stored:
             having = [entry for entry in todo if self._draft.exported[entry.method].author]

@@ -61,12 +61,17 @@ class Subject:
         self.dims: dict[str, DimSpec] = {dim.name: dim for dim in manifest.dims if dim.name in used}
         self.batch = next((dim.name for dim in self.dims.values() if dim.batch), None)
 
-    def points(self, bucket: Sizes, *, stored: bool = False) -> list[Point]:
-        """The exact sizes at which a bucket is proved (`edge_points`, `interior_points`)."""
-        dims = list(self.dims.values())
+    def without_batch(self, sizes: Sizes) -> Point:
+        """Sizes of the dimensions that rows differ in."""
+        return {name: size for name, size in sizes.items() if name != self.batch}
+
+    def points(self, bucket: Sizes, planned: Iterable[Sizes], *, stored: bool = False) -> list[Point]:
+        """The exact sizes at which one of the planned buckets is proved (`edge_points`, `interior_points`)."""
+        own = self.without_batch(bucket)
+        others = list({bucket_name(one): one for one in map(self.without_batch, planned)}.values())
         program = ",".join(sorted(set(self.spec.programs.values())))  # one, if its dimensions are symbolic
-        edges = edge_points(dims, bucket, stored=stored)
-        return edges + [point for point in interior_points(dims, bucket, program) if point not in edges]
+        edges = edge_points(own, others, stored=stored)
+        return edges + [point for point in interior_points(own, others, program) if point not in edges]
 
     def batches(self, bucket: Sizes, points: Sequence[Point]) -> list[Rows]:
         """The valid rows of each run that a bucket is proved with.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, TensorSpec, ToleranceSpec, WeightsSpec
+from warmpool.publishing.buckets import buckets_over
 from warmpool.publishing.points import Point, Sizes, edge_points
 from warmpool.publishing.prove import Tally, prove
 from warmpool.publishing.subject import Row, Subject, Tensors
@@ -27,7 +28,15 @@ Function = Callable[..., NDArray[Any]]
 
 
 def edges_only(subject: Subject, bucket: Sizes) -> Sequence[Point]:
-    return edge_points(list(subject.dims.values()), bucket)
+    return edge_points(subject.without_batch(bucket), [subject.without_batch(one) for one in planned(subject)])
+
+
+def planned(subject: Subject) -> list[dict[str, int]]:
+    return [bucket.sizes for bucket in buckets_over(list(subject.dims.values()))]
+
+
+def every_point(subject: Subject, bucket: Sizes) -> Sequence[Point]:
+    return subject.points(bucket, planned(subject))
 
 
 def verdict(
@@ -38,7 +47,7 @@ def verdict(
     exact: Function | None = None,
     tolerance: ToleranceSpec = TOLERANCE,
     dtype: str = "float32",
-    points: Callable[[Subject, Sizes], Sequence[Point]] = Subject.points,
+    points: Callable[[Subject, Sizes], Sequence[Point]] = every_point,
 ) -> tuple[Tally, str | None]:
     """Prove a numpy function that returns one dtype, against itself (or `exact`) at exact shapes.
 

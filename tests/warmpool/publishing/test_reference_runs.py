@@ -64,7 +64,8 @@ class Target:
 
     def __init__(self, folder: Path, executor: ThreadPoolExecutor) -> None:
         exported = {"predict": Exported(SPEC, {"*": PROGRAM}, (), lambda _: PROGRAM, None)}
-        self.draft = Draft(MANIFEST, content_named=False, entries=(), exported=exported, folder=folder)
+        plan = tuple(("predict", bucket) for bucket in buckets_over(DIMS))
+        self.draft = Draft(MANIFEST, content_named=False, entries=plan, exported=exported, folder=folder)
         machine = Machine("cpu", "jaxlib", Fingerprint(MappingProxyType({"host": "this"})), primary=True)
         self.children = Recorded()
         self.errands = Errands(self.draft, machine, self.children, ANYONE)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.warmpool.publishing.proved import planned
 from warmpool.manifest import DimSpec, Manifest, MethodSpec, TensorSpec, ToleranceSpec, WeightsSpec, bucket_name
 from warmpool.publishing.subject import Case, Row, Subject
 from warmpool.publishing.values import Fill
@@ -109,7 +110,7 @@ def test_every_point_is_in_a_batch_without_room_and_one_batch_leaves_room_for_a_
     bucket: dict[str, int],
 ) -> None:
     subject = subject_of(*INPUTS)
-    points = subject.points(bucket)
+    points = subject.points(bucket, planned(subject))
     batches = subject.batches(bucket, points)
     whole = [rows for rows in batches if len(rows) == bucket["batch"]]
     assert {bucket_name(row.point) for rows in whole for row in rows} == {bucket_name(point) for point in points}
@@ -130,10 +131,11 @@ def test_rows_of_a_batch_differ_in_shape_and_in_values() -> None:
 def test_rows_that_share_an_input_with_a_size_are_of_one_shape() -> None:
     subject = subject_of(tensor("x", "batch", "seq"), tensor("table", "seq"))
     bucket = {"batch": 2, "seq": 8}
-    batches = subject.batches(bucket, subject.points(bucket))
+    points = subject.points(bucket, planned(subject))
+    batches = subject.batches(bucket, points)
     for rows in batches:
         assert len({bucket_name(row.point) for row in rows}) == 1
-    assert {bucket_name(rows[0].point) for rows in batches} == {bucket_name(point) for point in subject.points(bucket)}
+    assert {bucket_name(rows[0].point) for rows in batches} == {bucket_name(point) for point in points}
     row = Row({"seq": 5}, 0)
     np.testing.assert_array_equal(subject.exact(row)[1], subject.exact(Row({"seq": 5}, 1))[1])
 
