@@ -81,7 +81,8 @@ class Tensor:
         dtype: numpy's name; one of `warmpool.dtypes.DTYPES`.
         dims: A `Dim` for a named axis, an int for a fixed one.
         pad: What padding is filled with, where the method relies on it. None: the method ignores what is in the
-            padding, which publishing proves with garbage; zeros are written.
+            padding, which publishing proves with garbage, and with NaN and infinity as far as the bounds let a caller
+            send them; zeros are written.
         low: Smallest allowed value, inclusive; None for no bound.
         high: Largest allowed value, inclusive; None for no bound.
     """

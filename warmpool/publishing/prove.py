@@ -14,7 +14,8 @@ from typing import Literal
 from warmpool.manifest import ProofSpec, bucket_name
 from warmpool.publishing.compare import difference, same_bits
 from warmpool.publishing.points import Point, Sizes
-from warmpool.publishing.subject import FILLS, VARIANTS, Case, Row, Rows, Subject, Tensors
+from warmpool.publishing.subject import VARIANTS, Case, Row, Rows, Subject, Tensors
+from warmpool.publishing.values import Fill
 from warmpool.publishing.verdict import Broken, Run, padded_dims
 
 Kind = Literal["platforms", "padding", "batching"]
@@ -56,7 +57,7 @@ def prove(
         The comparisons made, and what is wrong, None if nothing is.
     """
     proof = _Proof(subject, bucket, run, references, stored)
-    wrong = (proof.of_batch(rows) for rows in subject.batches(bucket, points))
+    wrong = (proof.of_batch(rows, fills) for rows, fills in subject.batches(bucket, points))
     return proof.tally, next((one for one in wrong if one), None)
 
 
@@ -71,14 +72,14 @@ class _Proof:
     stored: bool
     tally: Tally = field(default_factory=Tally)
 
-    def of_batch(self, rows: Rows) -> str | None:
-        """What is wrong with the answers to these rows, None if nothing is."""
+    def of_batch(self, rows: Rows, fills: Sequence[Fill]) -> str | None:
+        """What is wrong with the answers to these rows, as they are written and beside these fills; None if nothing."""
         case = Case(rows, "written")
         inputs = self.subject.padded(self.bucket, case)
         outputs = self.run(inputs)
         if broken := self._against_references(case, outputs):
             return broken.explained(self.run, inputs)
-        for fill in FILLS:
+        for fill in fills:
             case = Case(rows, fill)
             filled = self.subject.padded(self.bucket, case)
             if all(map(same_bits, inputs, filled)):

@@ -73,11 +73,12 @@ class Subject:
         edges = edge_points(own, others, stored=stored)
         return edges + [point for point in interior_points(own, others, program) if point not in edges]
 
-    def batches(self, bucket: Sizes, points: Sequence[Point]) -> list[Rows]:
-        """The valid rows of each run that a bucket is proved with.
+    def batches(self, bucket: Sizes, points: Sequence[Point]) -> list[tuple[Rows, tuple[Fill, ...]]]:
+        """The batches that a bucket is proved with: valid rows, and what lies around them beside what is written.
 
-        Every point is in a batch of nothing but valid rows. Where there is room for a neighbour, one more batch leaves
-        it to others, and begins with a point that is padded if any is.
+        Every point is in a batch of nothing but valid rows. One leaves room for a neighbour, and begins with a point
+        that is padded if any is. A single row, and one more than the next smaller bucket has, are beside nothing but
+        what an instance writes after them: other content there is other callers' rows, as in the batch before.
         """
         groups = [[point] for point in points] if self._shares_shapes() else [list(points)]
         count = bucket[self.batch] if self.batch else 1
@@ -86,7 +87,18 @@ class Subject:
             for first, group in enumerate(groups)
             for start in range(0, len(group), count)
         ]
-        return [*whole, tuple(_rows(groups[-1], 1, count - 1))] if count > 1 else whole
+        with_room = [tuple(_rows(groups[-1], 1, few)) for few in self._fewer_rows(count)]
+        return [
+            *((rows, FILLS) for rows in (*whole, *with_room[:1])),
+            *((rows, ()) for rows in with_room[1:]),
+        ]
+
+    def _fewer_rows(self, count: int) -> list[int]:
+        """How many rows a batch is filled with at its lower edges, the largest first."""
+        if self.batch is None or count == 1:
+            return []
+        below = max((size for size in self.dims[self.batch].sizes if size < count), default=0)
+        return sorted({count - 1, min(below + 1, count - 1), 1}, reverse=True)
 
     def _shares_shapes(self) -> bool:
         """Whether an input that all rows share has a size that would differ between rows."""

@@ -115,7 +115,7 @@ def trial(argument: Argument) -> Argument:
     proved = {"failure": None, "digest": loaded.digest, "proofs": msgspec.to_builtins(tally.proofs(subject.method))}
     if not argument["measured"]:
         return proved
-    whole = Case(subject.batches(bucket, points)[0], "written")
+    whole = Case(subject.batches(bucket, points)[0][0], "written")
     cost_us = _median_us(loaded, subject.padded(bucket, whole))
     return {**proved, "cost_us": cost_us, "memory": msgspec.to_builtins(loaded.memory())}
 

@@ -103,6 +103,19 @@ def test_what_leaks_at_one_edge_only_is_refused_there(length: int) -> None:
     assert "the padding of input 'x' along dimension 'long' reaches it" in failure
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_what_depends_on_how_many_rows_there_are_is_refused_at_every_lower_edge_of_the_batch(rows: int) -> None:
+    """In a bucket of four rows: one, one more than the bucket below has, and one less than four."""
+
+    def leaks(x: Array, mask: Array) -> Array:
+        return selected(x, mask) + ((mask.sum(axis=1) > 0).sum() == rows) * (len(x) > 1)
+
+    _, failure = verdict(leaks, BOUNDED, MASK)
+    assert failure is not None
+    assert "in bucket batch=4,seq=8 differs from the exact shape by 1 " in failure
+    assert "what other rows hold in input 'mask' reaches this one along dimension 'batch'" in failure
+
+
 def leaks_inside(x: Array, mask: Array) -> Array:
     return np.where(mask.sum(axis=1) % 5 == 3, x.sum(axis=1), selected(x, mask))
 
