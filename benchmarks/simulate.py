@@ -22,6 +22,7 @@ from benchmarks.simulator.generator import generate
 from benchmarks.simulator.goodput import Contest, contest, figures_of
 from benchmarks.simulator.plans import fitted_plan, half_as_many, padding_ratio
 from benchmarks.simulator.saturation import grid, saturate
+from benchmarks.simulator.simulation import Run
 from benchmarks.simulator.sweep import LOADS, SHARE, Settings
 from benchmarks.stores import Folders
 
@@ -29,6 +30,7 @@ LENGTHS = (16, 32, 64, 128, 256)
 POWERS = grid((1, 2, 4, 8), LENGTHS)  # what the embed example is published for
 MORE_POWERS = grid((1, 2, 4, 8, 16), LENGTHS)  # what the baseline may use
 DEADLINE_S = 0.25  # about ten times what the longest request takes alone
+SEEN_LOAD = 0.2
 SHOWN_LOADS = (0.1, 0.3, 0.5, 1.0)
 GENERATED = 6000  # requests
 CLIENTS = (32, 64)
@@ -92,7 +94,13 @@ def goodput(traffic: Traffic, table: CostTable, seeds: int, say: Say) -> list[Co
     main = Settings(traffic.bursty, table, DEADLINE_S, POWERS, MORE_POWERS)
     full_per_s = main.full_per_s
     found = contest(f"{name}, {DEADLINE_S * 1e3:.0f} ms", main, full_per_s, LOADS, seeds, say)
-    fitted = fitted_plan(traffic.bursty.halves()[0], table, POWERS, len(POWERS), 0)
+    seen = first_half(found, SEEN_LOAD)
+
+    def on_fitted(count: int) -> Contest:
+        plan = fitted_plan(seen, table, POWERS, count)
+        title = f"the same, {len(plan)} executables fitted to its first half at load {SEEN_LOAD:g}"
+        return contest(title, replace(main, live=plan), full_per_s, LOADS, seeds, say, found.windows)
+
     steady = Settings(traffic.steady, table, DEADLINE_S, POWERS, MORE_POWERS)
 
     def again(title: str, settings: Settings, loads: Sequence[float], per_s: float = full_per_s) -> Contest:
@@ -100,15 +108,8 @@ def goodput(traffic: Traffic, table: CostTable, seeds: int, say: Say) -> list[Co
 
     return [
         found,
-        contest(
-            f"the same, {len(fitted)} executables fitted to its first half",
-            Settings(traffic.bursty, table, DEADLINE_S, fitted, MORE_POWERS),
-            full_per_s,
-            LOADS,
-            seeds,
-            say,
-            found.windows,
-        ),
+        on_fitted(len(POWERS)),
+        on_fitted(len(POWERS) // 2),
         again("the same, fixed window on the same executables", replace(main, baseline=POWERS), (0.06, 0.1, 0.15, 0.2)),
         again(f"{name}, 100 ms", replace(main, deadline_s=0.1), (0.01, 0.02, 0.03, 0.06, 0.1, 0.15)),
         again(f"{name}, 1000 ms", replace(main, deadline_s=1.0), (0.06, 0.1, 0.15, 0.2, 0.3, 0.5)),
@@ -119,6 +120,13 @@ def goodput(traffic: Traffic, table: CostTable, seeds: int, say: Say) -> list[Co
             steady.full_per_s,
         ),
     ]
+
+
+def first_half(found: Contest, load: float) -> list[Run]:
+    """What the live code ran at a load until half of the requests had come."""
+    outcome = found.rounds[0][found.loads.index(load)].live
+    middle_s = outcome.requests[len(outcome.requests) // 2].arrived_s
+    return [run for run in outcome.runs if run.requests[0].arrived_s < middle_s]
 
 
 def saturated(table: CostTable, lengths: Sequence[int], seeds: int) -> list[Figure]:
@@ -175,11 +183,11 @@ def clock(found: Contest) -> list[Figure]:
 
 def pictures(contests: Sequence[Contest]) -> dict[str, str]:
     """Answers in time over load: the share of all, and a second."""
-    first, fitted = contests[:2]
+    first, *fitted = contests[:3]
     lines = [
         (first, "baseline", "fixed window, tuned at each load"),
-        (first, "live", "warmpool"),
-        (fitted, "live", f"warmpool, {len(fitted.settings.live)} fitted"),
+        (first, "live", f"warmpool, {len(first.settings.live)} powers of two"),
+        *((one, "live", f"warmpool, {len(one.settings.live)} fitted") for one in fitted),
     ]
     x_title = "mean load (1: what the best offline batching does)"
     shares = [Line(name, one.loads, one.shares(who)) for one, who, name in lines]

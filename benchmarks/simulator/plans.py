@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.simulator.arrivals import Arrivals
 from benchmarks.simulator.cost_table import CostTable
 from benchmarks.simulator.saturation import saturate
+from benchmarks.simulator.simulation import Run
 from warmpool.fitting.costs import MeasuredCost
 from warmpool.fitting.grids import Limits
 from warmpool.fitting.plan_fit import fit_buckets
@@ -40,18 +41,16 @@ def padding_ratio(arrivals: Arrivals, k: int, longest: int) -> float:
 
 
 def fitted_plan(
-    arrivals: Arrivals, table: CostTable, plan: Sequence[tuple[int, int]], count: int, seed: int
+    runs: Sequence[Run], table: CostTable, plan: Sequence[tuple[int, int]], count: int
 ) -> list[tuple[int, int]]:
-    """So many buckets of the sizes that were measured, fitted to the batches that the live code makes of a trace.
+    """So many buckets of the sizes that were measured, fitted to batches that ran.
 
     Args:
-        arrivals: What is seen: at saturation, on `plan`.
+        runs: What ran on `plan`.
         table: The costs.
-        plan: What is compiled when it is seen; the smallest and the largest rows and lengths stay the same.
+        plan: What was compiled then; the least rows, and the largest bucket, stay the same.
         count: How many buckets there may be.
-        seed: Of the noise.
     """
-    runs = saturate(arrivals.lengths, table.candidates(plan), table, CLIENTS, seed).outcome.runs
     shapes = [
         (_up(table.rows, len(run.requests)), _up(table.lengths, request.need[table.length]))
         for run in runs
@@ -69,7 +68,8 @@ def fitted_plan(
 def half_as_many(arrivals: Arrivals, table: CostTable, powers: Sequence[tuple[int, int]], seed: int) -> Fitted:
     """Half as many fitted executables as there are powers of two, against these, on the half that was not seen."""
     first, second = arrivals.halves()
-    plan = fitted_plan(first, table, powers, len(powers) // 2, seed)
+    seen = saturate(first.lengths, table.candidates(powers), table, CLIENTS, seed).outcome.runs
+    plan = fitted_plan(seen, table, powers, len(powers) // 2)
     ours, theirs = (
         saturate(second.lengths, table.candidates(one), table, CLIENTS, seed).per_s for one in (plan, powers)
     )

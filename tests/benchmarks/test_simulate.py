@@ -49,7 +49,7 @@ def test_a_contest_gives_carried_loads_ratios_and_pictures_for_every_seed() -> N
     baseline, live = found.carried()
     assert figures[2].samples == pytest.approx([one / other for one, other in zip(live, baseline, strict=True)])
     assert figures[3].samples[0] == found.rounds[0][1].live.share / found.rounds[0][1].baseline.share
-    svgs = pictures([found, found])
+    svgs = pictures([found, found, found])
     assert set(svgs) == {"share", "goodput"}
     assert all(svg.startswith("<svg") and "fixed window" in svg for svg in svgs.values())
     points = found.document()

@@ -44,7 +44,8 @@ def test_one_client_never_waits_for_others() -> None:
 
 def test_a_fitted_plan_has_no_more_buckets_than_it_may_covers_everything_and_was_measured() -> None:
     traffic = generate("bursty", 600, 2).within(128)
-    plan = fitted_plan(traffic, TABLE, POWERS, 8, 0)
+    runs = saturate(traffic.lengths, TABLE.candidates(POWERS), TABLE, 16, 0).outcome.runs
+    plan = fitted_plan(runs, TABLE, POWERS, 8)
     assert len(plan) == len(set(plan)) <= 8
     assert set(plan) <= set(TABLE.measured_us)
     assert max(plan) == (8, 128)
