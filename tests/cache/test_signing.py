@@ -357,6 +357,29 @@ def test_every_public_key_of_a_file_counts(tmp_path):
         read_public_keys([both])
 
 
+@given(raw=st.binary(min_size=32, max_size=32), form=st.sampled_from(["as written", "lines of Windows", "wrapped"]))
+def test_a_public_key_is_read_as_the_library_reads_it_in_every_form(tmp_path_factory, raw, form):
+    forms = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    pem = Ed25519PublicKey.from_public_bytes(raw).public_bytes(*forms)
+    if form == "lines of Windows":
+        pem = pem.replace(b"\n", b"\r\n")
+    if form == "wrapped":
+        first, body, *rest = pem.split(b"\n")
+        pem = b"\n".join([first, body[:20], body[20:], *rest])
+    file = tmp_path_factory.getbasetemp() / "drawn.pub"
+    file.write_bytes(b"whose it is\n" + pem)
+    assert read_public_keys([file]) == [raw]
+
+
+def test_a_key_as_it_is_written_here_is_read_without_the_librarys_parser(key_file):
+    beside = SIGNER.write(key_file)
+    code = "import sys, pathlib; from cache.signing import read_public_keys as read; read([pathlib.Path(sys.argv[1])])"
+    parser = "cryptography.hazmat.primitives.serialization"
+    command = [sys.executable, "-c", f"{code}; print({parser!r} in sys.modules)", str(beside)]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == (b"False\n", b"")
+
+
 def test_nobody_waits_for_a_pipe_that_is_to_hold_a_public_key(tmp_path):
     os.mkfifo(tmp_path / "key.pub")
     for place in (tmp_path / "key.pub", tmp_path):
