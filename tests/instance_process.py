@@ -70,7 +70,8 @@ def wait():
 fork = os.fork
 def gated():
     pid = fork()
-    if pid == 0:
+    main = sys._getframe(1).f_locals.get("main")
+    if pid == 0 and getattr(main, "__module__", "") == "warmpool.zygote":
         wait()
     return pid
 os.fork = gated

@@ -12,15 +12,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Any, Literal, NoReturn, Self
+from typing import IO, Any, Literal, Self
 
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.errors import WarmpoolError
+from warmpool.forked_process import ForkedProcess, has_one_thread
 
 Preload = Literal["jaxlib", "jax", "compiling"]
 
 _STDERR_SHOWN_BYTES = 2000
-_POLL_S = 0.005
 
 
 class WorkerFailed(WarmpoolError):
@@ -35,49 +35,13 @@ class WorkerFailed(WarmpoolError):
         self.detail = detail
 
 
-class ForkedProcess:
-    """A fork of this process, with as much of a `subprocess.Popen` as a zygote's needs."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Its exit status, None while it runs; 0 where somebody else has waited for it, as with `Popen`."""
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                self.returncode = 0
-            else:
-                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """Send it SIGKILL."""
-        self.send_signal(signal.SIGKILL)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises subprocess.TimeoutExpired if it runs on for so many seconds; None: no limit."""
-        started_s = time.monotonic()
-        while (status := self.poll()) is None:
-            if timeout is not None and time.monotonic() - started_s >= timeout:
-                raise subprocess.TimeoutExpired("a fork", timeout)
-            time.sleep(_POLL_S)
-        return status
-
-
 class Zygote:
     """A running zygote. Thread-safe: requests are single datagrams, and every child has a channel of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, control: socket.socket) -> None:
         self.process = process
         self.control = control
+        self._ahead: dict[str, socket.socket] = {}
 
     @classmethod
     def start(cls, preload: Preload) -> Zygote:
@@ -99,15 +63,13 @@ class Zygote:
             preload: what it is to import.
             main: the zygote's, which this file does not import.
         """
-        if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
+        if not has_one_thread():
             return cls.start(preload)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = [str(theirs.fileno()), preload, str(time.time_ns())]
         with theirs:
-            pid = os.fork()
-            if pid == 0:
-                _become(main, arguments, theirs.fileno())
-        return cls(ForkedProcess(pid), ours)
+            process = ForkedProcess.start(main, arguments, theirs.fileno())
+        return cls(process, ours)
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +81,8 @@ class Zygote:
 
     def close(self, wait_s_max: float = 5.0) -> None:
         """End the zygote and its workers. Lanes end by themselves when their channels close."""
-        self.control.close()
+        for channel in (self.control, *self._ahead.values()):
+            channel.close()
         try:
             self.process.wait(wait_s_max)
         except subprocess.TimeoutExpired:
@@ -174,6 +137,17 @@ class Zygote:
                 raise WarmpoolError(f"the zygote is gone: {error.strerror}") from error
         return ours
 
+    def fork_ahead(self, mode: str) -> None:
+        """Have a lane's process there before it is asked for: it makes its client, and waits for its first message."""
+        self._ahead[mode] = self.fork_lane(mode)
+
+    def fork_lane(self, mode: str) -> socket.socket:
+        """Ask for a lane's process, or take the one that is there; our end of its channel, as `fork` gives it."""
+        if channel := self._ahead.pop(mode, None):
+            return channel
+        # A lane outlives its zygote: losing the one must not lose the others.
+        return self.fork("warmpool.lane:main", {"mode": mode}, orphan=True)
+
     def run(
         self,
         entry: str,
@@ -194,22 +168,6 @@ class Zygote:
             )
             with channel:
                 return _result(entry, channel, stderr, wall_s_max)
-
-
-def _become(main: Callable[[list[str]], int], arguments: list[str], descriptor: int) -> NoReturn:
-    """In a fork: be what `start` would have started, with the standard streams and one descriptor of this process."""
-    status = 1
-    try:
-        os.closerange(3, descriptor)
-        os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        status = main(arguments)
-    except BaseException:  # noqa: BLE001  # nothing may unwind into what was forked
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(status)
 
 
 def _result(entry: str, channel: socket.socket, stderr: IO[bytes], wall_s_max: float) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import time
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from cache.errors import CacheError, told
 from cache.fingerprint import Fingerprint
 from cache.signed_store import SignedStore
 from warmpool import messages
@@ -23,6 +22,7 @@ from warmpool.byte_budget import ByteBudget
 from warmpool.catalog import ServedModel
 from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
+from warmpool.early_digests import EarlyDigests
 from warmpool.forking import Preload, Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan
@@ -49,10 +49,18 @@ class Instance:
     """The state of a running instance. It is its lanes' `Watcher`."""
 
     def __init__(
-        self, settings: Settings, store: SignedStore, zygote: Zygote, preload: Preload, cold_start: ColdStart
+        self,
+        settings: Settings,
+        store: SignedStore,
+        zygote: Zygote,
+        preload: Preload,
+        cold_start: ColdStart,
+        early: EarlyDigests,
     ) -> None:
         self.settings = settings
         self.store = store
+        self.listening = False  # over HTTP
+        self.underway = asyncio.Event()  # the first lane knows what to load
         self.settled = asyncio.Event()  # the first lane is ready, or has failed to be
         self.traces = Traces(settings.traces_kept_max)
         self.cold_start = cold_start
@@ -61,7 +69,7 @@ class Instance:
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
         self.readiness = Readiness(self.dataplane, self.lanes)
-        self.models = ServedModels(store, self.dataplane, self.lanes)
+        self.models = ServedModels(store, self.dataplane, self.lanes, early)
         self.upkeep = Upkeep(store, self.lanes, self.models)
         self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.calls, self.upkeep.notice)
         self._preload = preload
@@ -167,7 +175,8 @@ class Instance:
     def hello(self, lane: LaneProxy, fingerprint: dict[str, str], stages: list[messages.Stage]) -> None:
         start = self._starts.setdefault(lane.name, ColdStart(f"{lane.name} lane start", lane.started_ns))
         first = stages[0].start_ns
-        start.add(f"{lane.name} lane", [messages.Stage("fork", min(self._forkable_ns(lane), first), first), *stages])
+        forkable_ns = min(max(lane.started_ns, self._zygote.ready_ns), first)  # it waited for nothing but the fork then
+        start.add(f"{lane.name} lane", [messages.Stage("fork", forkable_ns, first), *stages])
         self.models.fingerprints[lane.name] = Fingerprint(fingerprint)
         self.models.plan(lane, partial(self._planned, lane, lane.started_ns, time.time_ns()))
 
@@ -179,14 +188,13 @@ class Instance:
             lane.give_up(plan)
             return
         lane.load(plan)
+        self.underway.set()
         if lane.held.cold_reasons or plan.missing:
             self.upkeep.notice()
         if start := self._starts.get(lane.name):
             stage = "fetch" if self.models.far else "plan"
             start.add(f"{lane.name} lane", [messages.Stage(stage, plan_ns, time.time_ns())])
-        self._check_ready(lane)
-        self._check_filled(lane)
-        self.batcher.changed()
+        self.moved(lane)
 
     def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:
         if lane.name not in self._starts:  # what was cold, or had to go, is warm after all
@@ -197,9 +205,7 @@ class Instance:
             self.store.audit.record("load", **(what.audited | {"lane": lane.name}))
         self._starts[lane.name].add(f"{lane.name} lane: {title}", stages)
         self._check_weights(lane)
-        self._check_ready(lane)
-        self._check_filled(lane)
-        self.batcher.changed()
+        self.moved(lane)
 
     def damaged(self, lane: LaneProxy, loadable: Loadable, reason: str) -> None:
         log.error(
@@ -207,14 +213,10 @@ class Instance:
         )
         self.store.audit.record("refuse", **(loadable.audited | {"lane": lane.name, "reason": reason}))
         self.upkeep.notice()
-        self._check_ready(lane)
-        self._check_filled(lane)
-        self.batcher.changed()
+        self.moved(lane)
 
     def cooled(self, lane: LaneProxy) -> None:
-        self._check_ready(lane)
-        self._check_filled(lane)
-        self.batcher.changed()
+        self.moved(lane)
 
     def finished(self, lane: LaneProxy, batch: Batch, done: messages.Done) -> None:
         self.batcher.finished(lane, batch, done)
@@ -241,23 +243,18 @@ class Instance:
 
     async def _verify_weights(self) -> None:
         started_ns = time.time_ns()
-        catalog = self.dataplane.catalog
-        for name, model in list(catalog.models.items()):
-            try:
-                self.models.identities[model.key] = await asyncio.to_thread(self.models.verified, model)
-                for lane in self.lanes:
-                    self._check_weights(lane)
-            except (CacheError, OSError) as error:
-                log.exception("model cannot be served", extra={"model": name})
-                problem = told(error) if isinstance(error, CacheError) else "its weights cannot be read"
-                catalog.problems[name] = problem
-                self.store.audit.record("refuse", model=name, version=model.manifest.version, reason=problem)
-                del catalog.models[name]
-                self.batcher.withdraw(model.methods.values(), f"model {name!r} cannot be served; see /v1/status")
+        async for _ in self.models.verify():
+            for lane in self.lanes:
+                self._check_weights(lane)
         self.cold_start.add("front", [messages.Stage("verify weights", started_ns, time.time_ns())])
+        self.cold_start.add("early digests", self.models.early.stages)
         self.readiness.weights_verified = self.batcher.open = True
-        self._check_ready(self.lanes[0])
-        self._check_filled(self.lanes[0])
+        self.moved(self.lanes[0])
+
+    def moved(self, lane: LaneProxy) -> None:
+        """See what follows from where a lane is now."""
+        self._check_ready(lane)
+        self._check_filled(lane)
         self.batcher.changed()
 
     def _check_weights(self, lane: LaneProxy) -> None:
@@ -267,15 +264,11 @@ class Instance:
             lane.replace(self.store.trust)
 
     def _check_ready(self, lane: LaneProxy) -> None:
-        """The lane's start is over once it has tried every model's minimum set and the weights are verified."""
+        """The lane has started once it has tried all minimum sets, weights are verified, and callers are answered."""
         start = self._starts.get(lane.name)
         models = self.dataplane.catalog.models
-        if (
-            start is None
-            or start.end_ns is not None
-            or lane.held.load_plan is None
-            or not self.readiness.weights_verified
-        ):
+        checked = self.listening and self.readiness.weights_verified
+        if start is None or start.end_ns is not None or lane.held.load_plan is None or not checked:
             return
         if any(reason is None for name in models for _, reason in lane.held.minimum(name)):
             return
@@ -305,7 +298,3 @@ class Instance:
     def _zygote_started(self, stages: list[messages.Stage]) -> None:
         if self.cold_start.end_ns is None:
             self.cold_start.add("zygote", stages)
-
-    def _forkable_ns(self, lane: LaneProxy) -> int:
-        """From when on the lane's start waited for nothing but the fork itself."""
-        return max(lane.started_ns, self._zygote.ready_ns)

@@ -30,6 +30,7 @@ from cache.devices import Buffer
 from cache.document import unseal
 from cache.errors import CacheError, Damaged, Foreign, OutOfMemory
 from cache.executable import Executable, Runtime
+from cache.fingerprint import Fingerprint
 from cache.ingredients import differences, digest_ingredients
 from cache.key import made_for
 from cache.signing import Trust
@@ -66,10 +67,12 @@ class _Warm:
 class Lane:
     """The state of a lane process."""
 
-    def __init__(self, runtime: Runtime, arena: Arena, trust: Trust, channel: socket.socket) -> None:
+    def __init__(
+        self, runtime: Runtime, fingerprint: Fingerprint, arena: Arena, trust: Trust, channel: socket.socket
+    ) -> None:
         self.runtime = runtime
         self.trust = trust
-        self.fingerprint = runtime.fingerprint()
+        self.fingerprint = fingerprint
         self.arena = arena
         self.channel = channel
         self.warm: dict[int, _Warm] = {}
@@ -215,18 +218,21 @@ class Lane:
         self.channel.send(messages.encode(message))
 
 
-def main(argument: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> None:
-    """Entry of the fork: `argument` has "mode" and "arena_bytes", the one descriptor is the arena's."""
+def main(argument: dict[str, Any], channel: socket.socket, _descriptors: list[int]) -> None:
+    """Entry of the fork: `argument` has "mode"; all else comes with the first message, once the front knows it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to the whole group, it is the front's to act on
     use_one_heap()
     stages: list[messages.Stage] = []
     with _staged(stages, "client"):
         runtime = Runtime.open(argument["mode"])
     with _staged(stages, "fingerprint"):
-        arena = Arena(descriptors[0], argument["arena_bytes"])
-        lane = Lane(runtime, arena, Trust.from_json(argument["trust"]), channel)
+        fingerprint = runtime.fingerprint()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone: so is the reason to be
-        lane.serve(stages)
+        data, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 1)
+        if data:
+            begin = msgspec.json.decode(data, type=messages.Begin)
+            arena = Arena(descriptors[0], begin.arena_bytes)
+            Lane(runtime, fingerprint, arena, Trust.from_json(begin.trust), channel).serve(stages)
     os._exit(0)  # the loader may be inside XLA, which does not take part in an orderly exit
 
 

@@ -12,11 +12,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from warmpool import messages
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.standing_zygote import StandingZygote
+
+if TYPE_CHECKING:
+    from cache.executable import Mode
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +73,15 @@ class LaneProcess:
             return True
         return not next_message or next_message.startswith(b'{"exit"')
 
-    def start(self, argument: dict[str, Any], descriptor: int) -> None:
-        """Fork it. What the zygote raises is passed on."""
+    def start(self, mode: Mode, begin: messages.Begin, descriptor: int) -> None:
+        """Fork it, and tell it what it has to know. What the zygote raises is passed on."""
         self._doomed = False
         self._over.clear()
-        self._channel = self._zygote.current.fork(
-            "warmpool.lane:main",
-            argument,
-            descriptors=(descriptor,),
-            orphan=True,  # a lane outlives its zygote: losing the one must not lose the others
-        )
+        self._channel = self._zygote.current.fork_lane(mode)
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._readable)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as in `send`
+            socket.send_fds(self._channel, [messages.encode(begin)], [descriptor])
 
     def send(self, message: messages.FromFront) -> None:
         """Say something. There has to be one; it may have died meanwhile."""

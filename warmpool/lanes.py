@@ -101,9 +101,9 @@ class LaneProxy:
         """Fork the lane's process."""
         self.state = "starting"
         self.started_ns = time.time_ns()
-        argument = {"mode": self.mode, "arena_bytes": self.arena.size_bytes, "trust": self._trust.to_json()}
         try:
-            self._process.start(argument, self.arena.descriptor)
+            begin = messages.Begin(self.arena.size_bytes, self._trust.to_json())
+            self._process.start(self.mode, begin, self.arena.descriptor)
         except Exception:
             log.exception("lane cannot be forked", extra={"lane": self.name})
             self._restart_later()

@@ -1,6 +1,6 @@
 """What the front and a lane say to each other, one JSON datagram a message; tensors travel through the arena.
 
-    front -> lane   Weights, Load, Unload, Unmap, Run, Ask, Stop
+    front -> lane   Begin once, then Weights, Load, Unload, Unmap, Run, Ask, Stop
     lane -> front   Hello once, then Mapped for Weights, perhaps Loading and then Warm or Cold for every Load, Unloaded
     and Unmapped for what is to go, Done or Failed for every Run, Answer for every Ask
 
@@ -9,6 +9,8 @@ keeps at most LOADS_IN_FLIGHT_MAX of what comes and goes, one run and one questi
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -23,6 +25,16 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     name: str
     start_ns: int
     end_ns: int
+
+
+class Begin(Message, frozen=True):
+    """What a lane has to know, with the descriptor of its arena: the arena's size, and `Trust.to_json`.
+
+    A lane's process can be there before the front knows it.
+    """
+
+    arena_bytes: int
+    trust: dict[str, Any]
 
 
 class Weights(Message, frozen=True):

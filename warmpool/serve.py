@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 from warmpool import zygote
+from warmpool.early_digests import EarlyDigests
 from warmpool.errors import WarmpoolError
 from warmpool.forking import Preload, Zygote
 from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, add_store_flags, read_settings
@@ -56,13 +57,14 @@ def main(arguments: argparse.Namespace) -> int:
             pass  # gRPC binds it itself, but later: a taken port is to be told now
     with bound(settings.host, settings.port, "port") as http_socket:
         preload = preload_for(settings.accelerator)
-        zygote.import_shared()
-        forked = Zygote.fork_off(preload, zygote.main)  # from here on the two import side by side
-        configure_logging()  # of this process: a lane has none
-        try:
-            return _serve(settings, forked, preload, http_socket, entered_ns)
-        finally:
-            forked.close()
+        with contextlib.ExitStack() as stack:
+            early = EarlyDigests.begin(settings)
+            stack.callback(early.close)
+            zygote.import_shared()
+            forked = Zygote.fork_off(preload, zygote.main)  # from here on the two import side by side
+            stack.callback(forked.close)
+            configure_logging()  # of this process: a lane has none
+            return _serve(settings, forked, preload, http_socket, entered_ns, early)
 
 
 def open_standard_streams() -> None:
@@ -99,17 +101,16 @@ def bound(host: str, port: int, setting: str) -> Iterator[socket.socket]:
         yield listener
 
 
-def _serve(settings: Settings, forked: Zygote, preload: Preload, http_socket: socket.socket, entered_ns: int) -> int:
-    import asyncio
-
-    import uvloop
-
+def _serve(
+    settings: Settings,
+    forked: Zygote,
+    preload: Preload,
+    http_socket: socket.socket,
+    entered_ns: int,
+    early: EarlyDigests,
+) -> int:
     from cache.errors import CacheError
     from cache.opening import open_store
-    from warmpool.cold_start import ColdStart, process_start_ns
-    from warmpool.instance import Instance
-    from warmpool.messages import Stage
-    from warmpool.server import run_server
 
     try:
         store = open_store(settings, read_through=True)
@@ -117,6 +118,17 @@ def _serve(settings: Settings, forked: Zygote, preload: Preload, http_socket: so
         raise SettingError(str(error)) from None
     except CacheError as error:
         raise StoreFailed(f"store {settings.store!r}: {error}") from error
+    forked.fork_ahead("jax" if preload == "jax" else "jaxlib")
+
+    import asyncio
+
+    import uvloop
+
+    from warmpool.cold_start import ColdStart, process_start_ns
+    from warmpool.instance import Instance
+    from warmpool.messages import Stage
+    from warmpool.server import run_server
+
     start_ns = process_start_ns()
     cold_start = ColdStart("cold start", start_ns)
     imported_ns = time.time_ns()
@@ -124,7 +136,7 @@ def _serve(settings: Settings, forked: Zygote, preload: Preload, http_socket: so
 
     async def run() -> None:
         cold_start.add("front", [Stage("event loop", imported_ns, time.time_ns())])
-        await run_server(Instance(settings, store, forked, preload, cold_start), http_socket)
+        await run_server(Instance(settings, store, forked, preload, cold_start, early), http_socket)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

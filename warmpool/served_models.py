@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
-from cache.errors import CacheError, Damaged, StoreUnavailable
+from cache.errors import CacheError, Damaged, StoreUnavailable, told
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
@@ -25,6 +25,7 @@ from warmpool.catalog import (
     verify_weights,
 )
 from warmpool.dataplane import DataPlane
+from warmpool.early_digests import EarlyDigests
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan, add_executables, plan_loads
 from warmpool.manifest import Target, serving_path, weights_path
@@ -40,14 +41,23 @@ class ServedModels:
         store: Where they are published.
         dataplane: Has the catalog.
         lanes: The primary one first; they may come later.
+        early: Knows digests of weights.
 
     Attributes:
+        early: As given.
         far: Whether a look at a file may be a download.
         identities: Of the weights files that were verified, by model key.
         fingerprints: Of the lanes, by name, as they become known.
     """
 
-    def __init__(self, store: SignedStore, dataplane: DataPlane, lanes: Sequence[LaneProxy]) -> None:
+    def __init__(
+        self,
+        store: SignedStore,
+        dataplane: DataPlane,
+        lanes: Sequence[LaneProxy],
+        early: EarlyDigests,
+    ) -> None:
+        self.early = early
         self.far = not isinstance(store.bottom, LocalStore)
         self.identities: dict[str, str] = {}
         self.fingerprints: dict[str, Fingerprint] = {}
@@ -60,10 +70,27 @@ class ServedModels:
         self._store.refresh_trust()
         return read_catalog(self._store)
 
+    async def verify(self) -> AsyncIterator[ServedModel]:
+        """Verify the weights of all models, and give each that is sound; the others are problems, and not served."""
+        catalog = self._dataplane.catalog
+        for name, model in list(catalog.models.items()):
+            try:
+                self.identities[model.key] = await asyncio.to_thread(self.verified, model)
+            except (CacheError, OSError) as error:
+                log.exception("model cannot be served", extra={"model": name})
+                problem = told(error) if isinstance(error, CacheError) else "its weights cannot be read"
+                catalog.problems[name] = problem
+                self._store.audit.record("refuse", model=name, version=model.manifest.version, reason=problem)
+                del catalog.models[name]
+                why = f"model {name!r} cannot be served; see /v1/status"
+                self._dataplane.batcher.withdraw(model.methods.values(), why)
+            else:
+                yield model
+
     def verified(self, model: ServedModel) -> str:
         """The identity of a model's weights, verified; a copy that is damaged is fetched again first. In a thread."""
         try:
-            return verify_weights(model)
+            return verify_weights(model, self.early.of)
         except Damaged:
             if not self.far:
                 raise

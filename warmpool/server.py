@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+HTTP_WAIT_S_MAX = 0.05  # for the first lane's plan, which takes ten times as long beside an import
 SETTLE_S_MAX = 2.0
 KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that they close first
 
@@ -37,13 +38,19 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     signal.signal(signal.SIGCHLD, lambda *_: bury())  # uvloop keeps this one for subprocesses of its own, and has none
+    bury()  # what ended before that
     async with asyncio.TaskGroup() as group:
         coming_up = group.create_task(_come_up(instance))
         tending = group.create_task(instance.tend())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(instance.underway.wait(), HTTP_WAIT_S_MAX)
         server = await asyncio.to_thread(_http_server, instance)
         gc.freeze()
         gc.enable()  # `warmpool serve` began without
         serving = group.create_task(server.serve(sockets=[http_socket]))
+        instance.listening = True
+        for lane in instance.lanes:
+            instance.moved(lane)
         host, port = http_socket.getsockname()[:2]
         log.info("listening", extra={"host": host, "port": port, "grpc_port": instance.settings.grpc_port or None})
         await stopping.wait()

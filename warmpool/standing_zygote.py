@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from warmpool.backoff import backoff_s
@@ -51,7 +50,7 @@ class StandingZygote:
     def _readable(self) -> None:
         stages = self.current.read_stages()
         if stages is not None:
-            self.ready_ns = time.time_ns()
+            self.ready_ns = stages[-1][2]
             self._early_deaths = 0
             self._started([Stage(*stage) for stage in stages])
             return

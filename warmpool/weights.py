@@ -12,13 +12,14 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy
 import numpy as np
 from numpy.typing import NDArray
 
 from cache.errors import Damaged
+from warmpool.blob import Blob
 from warmpool.manifest import ALIGN_BYTES, WeightSpec, WeightsSpec
 
 _CHUNK_BYTES = 1 << 22
@@ -44,28 +45,8 @@ def write_weights(path: Path, tensors: Iterable[tuple[str, NDArray[Any]]]) -> We
     return WeightsSpec(digest=hasher.hexdigest(), size_bytes=offset, tensors=tuple(specs))
 
 
-class WeightsFile:
-    """An open blob. Identity, digest and mapping are those of one file, whatever takes its path meanwhile."""
-
-    def __init__(self, path: Path) -> None:
-        self._stream = path.open("rb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    @property
-    def identity(self) -> str:
-        """What differs between a file and the one that takes its place, or itself once written to."""
-        status = os.fstat(self._stream.fileno())
-        return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
-
-    def digest(self) -> str:
-        """SHA-256 (hex) of its content."""
-        self._stream.seek(0)
-        return hashlib.file_digest(self._stream, "sha256").hexdigest()
+class WeightsFile(Blob):
+    """An open blob of weights, to be mapped."""
 
     def map(self, spec: WeightsSpec) -> list[NDArray[Any]]:
         """The tensors of a blob, in its order, read-only, without a copy; pages are read when they are first touched.

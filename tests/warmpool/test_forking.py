@@ -179,6 +179,44 @@ def test_closing_ends_workers_and_leaves_orphans_to_their_channel(tmp_path):
     wait_until(lambda: not alive(lane_pid))
 
 
+def pid_of(channel):
+    return json.loads(channel.recv(1000))["pid"]
+
+
+@pytest.fixture
+def idle_zygote():
+    with Zygote.start("jaxlib") as running:
+        assert running.read_stages()
+        yield running
+
+
+def test_a_lane_that_was_forked_ahead_is_taken_once_and_the_next_is_another(idle_zygote):
+    idle_zygote.fork_ahead("jaxlib")
+    (there,) = wait_until(lambda: children_of(idle_zygote.process.pid))
+    with idle_zygote.fork_lane("jaxlib") as taken, idle_zygote.fork_lane("jaxlib") as next_one:
+        assert pid_of(taken) == there
+        assert pid_of(next_one) != there
+
+
+def test_a_lane_of_another_mode_is_not_the_one_that_was_forked_ahead(idle_zygote):
+    idle_zygote.fork_ahead("jaxlib")
+    (there,) = wait_until(lambda: children_of(idle_zygote.process.pid))
+    with idle_zygote.fork_lane("jax") as other:
+        assert pid_of(other) != there
+
+
+def test_a_lane_that_nobody_took_ends_with_the_zygote_and_any_other_when_its_channel_closes(idle_zygote):
+    taken = idle_zygote.fork_lane("jaxlib")
+    pid = pid_of(taken)
+    idle_zygote.fork_ahead("jaxlib")
+    (nobodys,) = wait_until(lambda: set(children_of(idle_zygote.process.pid)) - {pid})
+    idle_zygote.close()
+    wait_until(lambda: not alive(nobodys))
+    assert alive(pid)
+    taken.close()
+    wait_until(lambda: not alive(pid))
+
+
 def hanging(folder):
     return {"entry": f"{JOBS}:hang", "argument": {"file": str(folder / "pid")}}
 

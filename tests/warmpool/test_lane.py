@@ -4,6 +4,7 @@ import hashlib
 import os
 import resource
 import signal
+import socket
 from pathlib import Path
 
 import msgspec
@@ -51,8 +52,9 @@ class Lane:
 
     def __init__(self, zygote, mode, model, arena_bytes=1 << 16):
         self.arena = Arena.create(arena_bytes)
-        argument = {"mode": mode, "arena_bytes": self.arena.size_bytes, "trust": ANYONE.to_json()}
-        self.channel = zygote.fork("warmpool.lane:main", argument, descriptors=(self.arena.descriptor,), orphan=True)
+        self.channel = zygote.fork_lane(mode)
+        begin = messages.Begin(self.arena.size_bytes, ANYONE.to_json())
+        socket.send_fds(self.channel, [messages.encode(begin)], [self.arena.descriptor])
         self.channel.settimeout(REPLY_S_MAX)
         self.begun = []
         self.model = model

@@ -368,7 +368,7 @@ class Puppet:
         self.forks: asyncio.Queue[socket.socket] = asyncio.Queue()
         self.ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # until there is a fork
 
-    def fork(self, *_, **__):
+    def fork_lane(self, mode):
         front, lane = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lane.setblocking(False)
         self.forks.put_nowait(lane)
@@ -388,6 +388,7 @@ class Puppet:
         """The next process; what it is to load first."""
         self.ours.close()
         self.ours = await self.forks.get()
+        await asyncio.get_running_loop().sock_recv(self.ours, MESSAGE_BYTES_MAX)  # its arena and trust
         self.say(messages.Hello(fingerprint=dict(fingerprint.ingredients), stages=[]))
         weights = await self.hear(messages.Weights)
         self.say(messages.Mapped(version=weights.version, stages=[], identity="file"))

@@ -80,7 +80,7 @@ class Harness:
         }
         self.arena = Arena.create(1 << 16)
         self.channels = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.lane = Lane(self.runtime, self.arena, trust, self.channels[0])
+        self.lane = Lane(self.runtime, fingerprint, self.arena, trust, self.channels[0])
         self.lane.weights[model.key] = Future()
         weights = messages.Weights(
             version=model.key,

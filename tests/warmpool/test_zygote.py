@@ -14,7 +14,8 @@ import pytest
 
 from cache.signing import Signer, Trust
 from tests.instance_process import alive, children_of, wait_until
-from warmpool.forking import ForkedProcess, Zygote
+from warmpool.forked_process import ForkedProcess
+from warmpool.forking import Zygote
 
 ECHO = "tests.warmpool.forked:echo"
 

@@ -1,0 +1,124 @@
+"""Digests of weights that a fork works out while the front imports, on a core that has nothing to do yet.
+
+The fork decides nothing. It says which digest a file of some identity has; whether that is the right one is for who has
+verified the manifest. What it does not say, since it died or read another manifest, is worked out where it is needed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from cache.errors import CacheError
+from cache.opening import raw_store
+from cache.records import decoded
+from cache.settings import StoreSettings
+from cache.signed_store import SignedStore
+from cache.signing import ANYONE
+from warmpool.blob import Blob
+from warmpool.forked_process import ForkedProcess, has_one_thread
+from warmpool.manifest import Manifest, Serving, manifest_path, serving_path, weights_path
+from warmpool.messages import Stage
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The digest of the file with this identity, and what it took."""
+
+    identity: str
+    digest: str
+    stage: Stage
+
+
+class EarlyDigests:
+    """What the fork says, if there is one. Thread-safe.
+
+    Args:
+        reports: From the fork.
+        process: The fork.
+
+    Attributes:
+        stages: What it was heard to have done.
+    """
+
+    def __init__(self, reports: IO[bytes], process: ForkedProcess | None = None) -> None:
+        self.stages: list[Stage] = []
+        self._reports = reports
+        self._process = process
+        self._digests: dict[str, str] = {}
+        self._hearing = threading.Lock()
+
+    @classmethod
+    def begin(cls, settings: StoreSettings) -> EarlyDigests:
+        """Fork this process, unless it has threads, or what is served does not lie in a folder as it is read."""
+        in_folder = "://" not in settings.store or settings.store.startswith("file://")
+        if not in_folder or settings.encryption_key or not has_one_thread():
+            return cls(io.BytesIO())
+        ours, theirs = os.pipe()
+        process = ForkedProcess.start(main, [str(theirs), settings.store], theirs)
+        os.close(theirs)
+        return cls(os.fdopen(ours, "rb"), process)
+
+    def of(self, identity: str) -> str | None:
+        """SHA-256 (hex) of the file with this identity; waits until the fork has said it, or has ended."""
+        with self._hearing:
+            while identity not in self._digests and (line := self._reports.readline()):
+                try:
+                    report = decoded(line, Report)
+                except msgspec.MsgspecError:  # it was killed while it wrote
+                    continue
+                self._digests[report.identity] = report.digest
+                self.stages.append(report.stage)
+            return self._digests.get(identity)
+
+    def close(self) -> None:
+        """End the fork, if it is still there."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+        self._reports.close()
+
+
+def main(arguments: list[str]) -> int:
+    """In the fork, with a descriptor and the URI of a folder: a line of JSON for the weights of each served version."""
+    descriptor, uri = arguments
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the whole group
+    try:
+        store = SignedStore(raw_store(uri), ANYONE)  # whoever signed what it reads: nothing is decided by it
+        names = store.names("models")
+    except (CacheError, OSError, ValueError):
+        return 1  # who serves the store says what is wrong with it
+    digested: set[Path] = set()
+    for name in names:
+        try:
+            file = _weights_file(store, name)
+            report = None if file in digested else _report(file)
+        except (CacheError, msgspec.MsgspecError, OSError, ValueError):
+            continue
+        digested.add(file)
+        if report:
+            os.write(int(descriptor), msgspec.json.encode(report) + b"\n")
+    return 0
+
+
+def _weights_file(store: SignedStore, name: str) -> Path:
+    serving = decoded(store.get(serving_path(name)), Serving)
+    manifest = decoded(store.get(manifest_path(name, serving.stable)), Manifest)
+    return store.local_path(weights_path(manifest.weights.digest))
+
+
+def _report(path: Path) -> Report | None:
+    """None if the file was written to meanwhile."""
+    start_ns = time.time_ns()
+    with Blob(path) as file:
+        identity = file.identity
+        digest = file.digest()
+        if file.identity != identity:
+            return None
+    return Report(identity, digest, Stage("digest", start_ns, time.time_ns()))
