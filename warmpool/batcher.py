@@ -85,13 +85,14 @@ class Batcher:
         return [*self._cold, *(part for queue in self._queues.values() for part in queue.waiting.items())]
 
     def chunk_rows(self, method: ServedMethod, need: Sizes) -> int:
-        """How many rows of this need a part may have: what is warm decides, the plan while nothing is."""
+        """How many rows of this need a part may have: what is warm decides, what may be while nothing is."""
         if method.batch is None:
             return 1
         for queue in self._queues.values():
             if rows := queue.waiting.grids.rows_max(method, need):
                 return rows
-        return method.dims[method.batch].sizes[-1]
+        known = (lane.held.rows_max(method, need) for lane in self._queues)
+        return next((rows for rows in known if rows), method.dims[method.batch].sizes[-1])
 
     async def run(self, parts: Sequence[Part]) -> list[PartResult]:
         """Queue the parts of one request, all or none of them, and wait for their answers.

@@ -125,6 +125,12 @@ class Holdings:
             if loadable.method is method and covers(loadable.candidate.bucket, need) and not self.trouble(number)
         ]
 
+    def rows_max(self, method: ServedMethod, need: Sizes) -> int:
+        """How many rows of a need run together on what is warm or may come to be; 0 for none."""
+        assert method.batch is not None, method
+        covering = self.covering(method, {**need, method.batch: 1})
+        return max((loadable.candidate.bucket[method.batch] for loadable in covering), default=0)
+
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         """Whether it has, or may come to have, an executable that covers the need."""
         return self.load_plan is None or bool(self.covering(method, need))

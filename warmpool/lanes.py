@@ -252,11 +252,12 @@ class LaneProxy:
 
     def _make_room(self) -> bool:
         """Let come what may by now, and let go what has to for that; whether anything did."""
-        cooled = self.memory.make_room(self._running_number, self._loop.time())
+        now_s = self._loop.time()
+        cooled = self.memory.make_room(self._running_number, now_s)
         self._load_more()
         if cooled:
             self._watcher.cooled(self)
-        if (again_s := self.memory.again_s(self._loop.time())) < math.inf:
+        if (again_s := self.memory.again_s(now_s)) < math.inf:
             self._look_at(again_s)
         return cooled
 

@@ -77,6 +77,11 @@ class FakeLane:
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         return not self.known or any(covers(bucket, need) for bucket in self.plan[method])
 
+    def rows_max(self, method: ServedMethod, need: Sizes) -> int:
+        assert method.batch is not None
+        one = {**need, method.batch: 1}
+        return max((bucket[method.batch] for bucket in self.plan[method] if covers(bucket, one)), default=0)
+
     def want(self, method: ServedMethod, need: Sizes) -> bool:
         self.wanted.append((method, dict(need)))
         return self.known and self.may_cover(method, need)

@@ -172,6 +172,14 @@ async def test_a_close_settles_what_runs_in_pieces():
 
 
 @manual_clock
+async def test_rows_are_split_by_what_may_come_where_nothing_is_warm_and_not_by_what_never_can():
+    world = World()
+    assert world.batcher.chunk_rows(DOUBLE, {"batch": 50}) == 8, "nothing is known yet"
+    world.primary.plans(DOUBLE, {"batch": 4})
+    assert world.batcher.chunk_rows(DOUBLE, {"batch": 50}) == 4
+
+
+@manual_clock
 async def test_what_nothing_warm_covers_is_asked_for_from_the_first_lane_that_may_have_it():
     world = World()
     world.primary.plans(DOUBLE, {"batch": 4})
