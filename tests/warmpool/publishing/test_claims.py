@@ -37,7 +37,7 @@ from warmpool.publishing.machines import Limits
 from warmpool.publishing.publish import Options, Summary, publish
 
 REPOSITORY = Path(__file__).parents[3]
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 600.0
 
 MODEL = """
 import jax.numpy as jnp

@@ -32,7 +32,7 @@ from warmpool.publishing.program import read_program
 from warmpool.publishing.publish import Options, Summary, publish
 
 REPOSITORY = Path(__file__).parents[2]
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 600.0
 
 TOY = """
 import jax
