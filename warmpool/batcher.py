@@ -118,10 +118,11 @@ class Batcher:
     def changed(self) -> None:
         """What lanes hold or may come to hold has changed: decide anew where every part waits, if at all."""
         moving: list[Part] = []
-        for place, queue in enumerate(self._queues.values()):
+        preferred: list[LaneQueue] = []
+        for queue in self._queues.values():
             moving += queue.warm_changed()
-            if place:  # a lane that is preferred may have become warm for it
-                moving += queue.waiting.clear()
+            moving += queue.give_up_to(preferred)
+            preferred.append(queue)
         moving += self._cold.clear()
         for part in sorted(moving, key=lambda part: part.arrived_ns):
             if not part.answer.done():
@@ -143,6 +144,7 @@ class Batcher:
             row += part.rows
         try:
             lane.costs.observe(batch.method, batch.executable, batch.took_us)
+            self._queues[lane].waiting.ran(batch.method, batch.predicted_us, batch.took_us)
             self._finished(batch, lane)
         except Exception:  # what is noted of a batch is nobody's answer
             log.exception("a batch cannot be noted")
@@ -205,8 +207,7 @@ class Batcher:
         """Let a part that was taken in before wait where it belongs now, in pieces where fewer rows run together."""
         for queue in self._queues.values():
             if queue.covers(part):
-                if part.runs or self._offer(queue, [part]):
-                    queue.waiting.force(part)
+                queue.waiting.force(part)
                 return
             if rows := queue.waiting.grids.rows_max(part.method, part.need):
                 for piece in part.fall_apart(rows):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -163,8 +163,8 @@ class Servicer:
         )
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-        trace_id, parent_id = trace_context(headers.get("traceparent"))
+        headers = [(key, value) for key, value in context.invocation_metadata() if isinstance(value, str)]
+        trace_id, parent_id = trace_context(dict(headers).get("traceparent"))
         start_ns = time.time_ns()
         answer, code = None, grpc.StatusCode.CANCELLED  # what it stays where the caller goes away
         try:
@@ -188,11 +188,11 @@ class Servicer:
             )
         return response
 
-    async def _infer(self, request: Any, context: Any, metadata: Mapping[str, str]) -> Answer:
+    async def _infer(self, request: Any, context: Any, headers: list[tuple[str, str]]) -> Answer:
         method = self.instance.dataplane.method(request.model_name, request.model_version or None)
         check_count(len(request.outputs), "outputs")
         wanted = [output.name for output in request.outputs]
-        urgency = Urgency.of_headers(metadata).with_parameters(grpc_messages.urgent_parameters(request))
+        urgency = Urgency.of_headers(headers).with_parameters(grpc_messages.urgent_parameters(request))
         timeout_s = _timeout_s(context, urgency, self.instance.settings.deadline_ms / 1000)
         inputs = grpc_messages.tensors(request, lambda described: sizes_of(method, described))
         return await self.instance.dataplane.infer(

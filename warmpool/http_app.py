@@ -148,7 +148,7 @@ class HttpApi:
     async def receive_traces(self, request: Request) -> Response:
         settings = self.instance.settings
         bytes_max = min(EXPORT_BYTES_MAX, settings.body_bytes_max)
-        wait_s = Urgency.of_headers(request.headers).timeout_s or settings.deadline_ms / 1000
+        wait_s = Urgency.of_headers(request.headers.items()).timeout_s or settings.deadline_ms / 1000
         with self.instance.byte_budget.hold() as held:
             try:
                 spans = received_spans(await read_body(request, bytes_max, wait_s, held))

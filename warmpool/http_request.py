@@ -13,6 +13,8 @@ from warmpool.caller import Caller
 from warmpool.errors import BadInput, DeadlineExceeded, TooLarge
 from warmpool.urgency import Urgency
 
+BODY_S_MAX = 60.0  # bytes that are announced are held from the first: a caller has no more time to send them
+
 
 class Call:
     """One inference: its request and its caller, the time that this one still has, the bytes held, and the trace.
@@ -32,7 +34,7 @@ class Call:
 
     async def body(self, bytes_max: int) -> bytes:
         """The body, read within the caller's time. Raises as `read_body`, and BadInput for headers that say no time."""
-        self._urgency = Urgency.of_headers(self.request.headers)
+        self._urgency = Urgency.of_headers(self.request.headers.items())
         body = await read_body(self.request, bytes_max, self._urgency.timeout_s or self._default_s, self._held)
         self.start_ns = time.time_ns()
         return body
@@ -51,7 +53,7 @@ async def read_body(request: Request, bytes_max: int, wait_s_max: float, held: H
         BadInput: it is encoded.
         TooLarge: it has, or says it has, more than `bytes_max`; nothing more of it is kept.
         Overloaded: as `Held.raise_to`; before it is read, if it says how long it is.
-        DeadlineExceeded: its end did not come within `wait_s_max`.
+        DeadlineExceeded: its end did not come within `wait_s_max`, or `BODY_S_MAX`.
     """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() != "identity":
@@ -63,6 +65,7 @@ async def read_body(request: Request, bytes_max: int, wait_s_max: float, held: H
         held.raise_to(int(declared))
     chunks: list[bytes] = []
     size = 0
+    wait_s_max = min(wait_s_max, BODY_S_MAX)
     try:
         async with asyncio.timeout(wait_s_max):
             async for chunk in request.stream():

@@ -52,6 +52,13 @@ class LaneQueue:
         """Let all of these wait, if they will be answered in time; why not, else."""
         return self.waiting.offer(parts, asyncio.get_running_loop().time(), self._free_s)
 
+    def give_up_to(self, others: Sequence[LaneQueue]) -> list[Part]:
+        """Let those parts go that one of the others covers, which are preferred."""
+        gone = [part for part in self.waiting.items() if any(other.covers(part) for other in others)] if others else []
+        for part in gone:
+            self.waiting.remove(part)
+        return gone
+
     def overdue(self) -> list[Part]:
         """Parts that there is no time left to run; they wait no longer."""
         return self.waiting.overdue(asyncio.get_running_loop().time())

@@ -12,7 +12,7 @@ can be set on the way, by who knows more of all callers than one of them does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from warmpool import wire
@@ -25,6 +25,7 @@ LEVEL_NORMAL = 4
 PRIORITY_MAX = LEVEL_NORMAL - 1
 PRIORITY_MIN = LEVEL_NORMAL - wire.PRIORITY_LEVEL_MAX
 
+_HEADERS = frozenset((wire.TIMEOUT_HEADER, wire.PRIORITY_HEADER))
 _LEVELS = f"0 (the default), 1 (most urgent) to {wire.PRIORITY_LEVEL_MAX} (least urgent)"
 
 
@@ -41,11 +42,17 @@ class Urgency:
         return LEVEL_NORMAL - self.level if self.level else 0
 
     @classmethod
-    def of_headers(cls, headers: Mapping[str, str]) -> Urgency:
-        """What headers or metadata say. Raises BadInput for one that is not allowed."""
-        timeout_ms, level = headers.get(wire.TIMEOUT_HEADER), headers.get(wire.PRIORITY_HEADER)
-        if timeout_ms is None and level is None:
+    def of_headers(cls, headers: Iterable[tuple[str, str]]) -> Urgency:
+        """What headers or metadata say. Raises BadInput for one that is not allowed, or is there twice."""
+        said: dict[str, str] = {}
+        for name, value in headers:
+            if name in said:
+                raise BadInput.about(name, [said[name], value], "one of them")
+            if name in _HEADERS:
+                said[name] = value
+        if not said:
             return NOTHING_SAID
+        timeout_ms, level = said.get(wire.TIMEOUT_HEADER), said.get(wire.PRIORITY_HEADER)
         largest_ms, largest = wire.TIMEOUT_MS_MAX, wire.PRIORITY_LEVEL_MAX
         return cls(
             None if timeout_ms is None else whole_number(wire.TIMEOUT_HEADER, timeout_ms, 1, largest_ms) / 1000,

@@ -17,7 +17,7 @@ DAY_US = wire.TIMEOUT_MS_MAX * 1000
 
 
 def of_headers(**headers: str) -> Urgency:
-    return Urgency.of_headers({f"x-warmpool-{name.replace('_', '-')}": value for name, value in headers.items()})
+    return Urgency.of_headers([(f"x-warmpool-{name.replace('_', '-')}", value) for name, value in headers.items()])
 
 
 def test_who_says_nothing_has_no_time_and_a_normal_priority():
@@ -51,6 +51,13 @@ def test_a_lower_level_is_a_higher_priority_and_none_is_the_middle():
 def test_the_headers_priority_counts_where_both_say_one():
     assert of_headers(priority="6").with_parameters({"priority": 1}).priority == -2
     assert of_headers(priority="0").with_parameters({"priority": 1}).priority == 3, "0 says none"
+
+
+@pytest.mark.parametrize("name", ["x-warmpool-timeout-ms", "x-warmpool-priority"])
+@pytest.mark.parametrize("second", ["1", "2"])
+def test_a_header_that_is_there_twice_is_refused(name, second):
+    with pytest.raises(BadInput, match=rf"^{name}: got \['1', '{second}'\]; allowed: one of them$"):
+        Urgency.of_headers([("accept", "*/*"), (name, "1"), ("accept", "*/*"), (name, second)])
 
 
 @pytest.mark.parametrize("value", ["", "-1", "8", "1.0", " 1", "+1", "urgent", "\u0661", "0" * 5000])

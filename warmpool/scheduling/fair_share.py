@@ -43,3 +43,7 @@ class FairShare:
         """A model has got a run of the lane."""
         self._now = self.time(model)
         self._times[model] = self._now + cost_us / self.weight(model)
+
+    def took(self, model: str, more_us: float) -> None:
+        """A run took so much longer than what was counted for it; shorter where that is negative."""
+        self._times[model] = self.time(model) + more_us / self.weight(model)

@@ -18,6 +18,7 @@ from warmpool.scheduling.work import Item, Method
 from warmpool.selection import Candidate
 
 ROUNDING_S = 1e-9  # sums of times are no more exact than that
+JOINS_MAX = 16  # so many groups are looked at that an entry may join, those due first
 _US = 1e-6
 _due = attrgetter("due_s")
 
@@ -201,15 +202,19 @@ class LanePlan[I: Item]:
         """The group that takes an entry along for the least further time, with every promise kept.
 
         A group that is due after the entry is left out, and any that would take as much longer as the entry `alone`.
+        Of many only some are looked at.
         """
         deadline_s = entry.item.deadline_s
         found: list[tuple[float, int]] = []
         ends_s = []
+        looks = 0
         at_s = start_s
         for place, group in enumerate(self._groups):
             at_s += group.bound_s
             ends_s.append(at_s)
-            if group.grid is alone.grid and group.due_s <= deadline_s and not group.entries[0].item.runs:
+            open_to_it = group.grid is alone.grid and group.due_s <= deadline_s and not group.entries[0].item.runs
+            if open_to_it and group.rows < group.grid.rows_max and looks < JOINS_MAX:
+                looks += 1
                 more_s = max(0.0, group.with_one_more(entry) - group.bound_s)
                 if more_s < alone.bound_s and at_s + more_s <= deadline_s + ROUNDING_S:
                     found.append((more_s, place))

@@ -54,6 +54,7 @@ class LaneScheduler[I: Item]:
         self._entries: dict[I, Entry[I]] = {}
         self._plan: LanePlan[I] = LanePlan()
         self._ran_s: dict[Candidate, float] = {}
+        self._partitioned = False
         self._new: set[Method] = set()  # methods whose items were not partitioned since some came
 
     def __repr__(self) -> str:
@@ -68,11 +69,6 @@ class LaneScheduler[I: Item]:
     def items(self) -> list[I]:
         """All that waits."""
         return list(self._entries)
-
-    @property
-    def backlog_s(self) -> float:
-        """What running all that waits hardly ever takes more than."""
-        return self._plan.bound_s
 
     def set_warm(self, method: Method, candidates: Sequence[Candidate]) -> list[I]:
         """Say what is warm for a method; what nothing covers any more leaves the queue, and is returned."""
@@ -147,16 +143,14 @@ class LaneScheduler[I: Item]:
             del self._entries[entry.item]
         self.rows -= group.rows
         self._ran_s[group.candidate] = now_s
+        self._partitioned = False
         cost_us = group.cost_s / _US
         self._shares.used(group.method.model, cost_us)
         return Group([entry.item for entry in group.entries], group.candidate, cost_us, group.bound_s / _US)
 
-    def clear(self) -> list[I]:
-        """Forget everything that waits, which is returned in the order of its arrival."""
-        items = sorted(self._entries, key=lambda item: item.arrived_s)
-        for item in items:
-            self.remove(item)
-        return items
+    def ran(self, method: Method, predicted_us: float, took_us: float) -> None:
+        """What a run took that `next` gave: models share what they really use."""
+        self._shares.took(method.model, took_us - predicted_us)
 
     # Taking in
 
@@ -194,7 +188,7 @@ class LaneScheduler[I: Item]:
         item = entry.item
         late_s = inf
         for again in (False, True):
-            if again and not self._partition_new(start_s):
+            if again and not self._partition_once(start_s):
                 break
             if item.method.mergeable and (group := self._plan.cheapest_join(entry, alone, start_s)):
                 more_s = group.with_one_more(entry) - group.bound_s
@@ -208,6 +202,13 @@ class LaneScheduler[I: Item]:
                 self._add(entry, alone)
                 return 0.0
         return late_s
+
+    def _partition_once(self, start_s: float) -> bool:
+        """Partition anew before anybody is refused, but not for each of many between two runs."""
+        if self._partitioned:
+            return False
+        self._partitioned = True
+        return self._partition_new(start_s)
 
     def _beyond_share_s(self, item: I, more_s: float, start_s: float) -> float:
         """By how much an item is late if the lane does all that others wait for, up to their share, before it."""
@@ -291,6 +292,7 @@ class LaneScheduler[I: Item]:
         for group in list(self._plan) if self.grids.renewed() else ():
             group.grid = self.grids[group.method]
             for entry in group.entries:
-                entry.alone_s = group.grid.costs_us(entry.shape)[entry.rows] * _US
+                alone_s = group.grid.costs_us(entry.shape)[entry.rows] * _US
+                entry.alone_s = min(entry.alone_s, alone_s)  # who was taken in is not given up for a prediction
             self._plan.changed(group, group.entries)
             self._new.add(group.method)

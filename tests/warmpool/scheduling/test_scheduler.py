@@ -7,7 +7,7 @@ import pytest
 from tests.warmpool.scheduling.world import Kind, Prices, Waiting
 from warmpool.scheduling.cost_grid import CostGrid
 from warmpool.scheduling.fair_share import FairShare
-from warmpool.scheduling.lane_plan import Entry, LanePlan, Planned
+from warmpool.scheduling.lane_plan import JOINS_MAX, Entry, LanePlan, Planned
 from warmpool.scheduling.scheduler import LaneScheduler
 from warmpool.scheduling.work import Policy
 from warmpool.selection import Candidate
@@ -49,7 +49,7 @@ def test_what_waits_together_runs_together_where_that_is_cheaper():
     first, second = made.next(5.0), made.next(5.0)
     assert (first.items, first.candidate.bucket, first.cost_us, first.bound_us) == (items[:4], {"batch": 4}, 1e4, 1e4)
     assert (second.items, second.candidate.bucket) == (items[4:], {"batch": 1})
-    assert (made.next(5.0), len(made), made.backlog_s) == (None, 0, 0.0)
+    assert (made.next(5.0), len(made), made.rows) == (None, 0, 0)
 
 
 def test_who_would_be_late_is_refused_and_told_when_to_come_again():
@@ -297,12 +297,57 @@ def test_where_reality_broke_one_promise_no_other_is_broken_for_a_cheaper_plan()
     assert [*plan] == [together, apart[2]]
 
 
-def test_everything_can_be_taken_back():
-    made = scheduler()
-    items = [waiting(at_s=number) for number in (2.0, 1.0)]
-    for item in items:
-        made.offer([item], 2.0, 2.0)
-    assert (items[0] in made, made.clear(), len(made)) == (True, [items[1], items[0]], 0)
+def test_models_share_what_their_runs_really_take():
+    made = scheduler((), prices=Prices())
+    for number, kind in enumerate((ROWS, OTHER)):
+        made.set_warm(kind, [candidate(number, 1.0, batch=1)])
+    now_s, used = 0.0, {ROWS: 0.0, OTHER: 0.0}
+    while now_s < 20:
+        for kind in (ROWS, OTHER):
+            while sum(item.method is kind for item in made.items()) < 3:
+                made.offer([waiting(kind, at_s=now_s)], now_s, now_s)
+        group = made.next(now_s)
+        method = group.items[0].method
+        took_s = 0.1 if method is ROWS else 0.001  # and predicted was 1 ms for both
+        made.ran(method, group.cost_us, took_s * 1e6)
+        used[method] += took_s
+        now_s += took_s
+    assert abs(used[ROWS] - used[OTHER]) <= 0.2
+
+
+def test_who_was_taken_in_is_not_given_up_for_a_prediction_that_grew():
+    prices = Prices()
+    made = scheduler(prices=prices)
+    item = waiting(by_s=0.100)
+    made.offer([item], 0.0, 0.0)
+    prices.known, prices.version = {0: 500e3, 1: 500e3, 2: 500e3}, 1
+    assert made.offer([waiting(by_s=0.100)], 0.0, 0.0) is not None
+    assert made.overdue(0.080) == []
+    assert made.overdue(0.095) == [item]
+
+
+def test_offers_to_a_long_queue_stay_cheap():
+    """Counted in looks at groups, since a clock would count the machine's other work, too."""
+    made = scheduler(())
+    made.set_warm(ROWS, [candidate(0, 1.0, batch=1), candidate(1, 4.0, batch=4)])
+    made.set_warm(OTHER, [candidate(2, 1.0, batch=1)])
+    made.offer([waiting(OTHER, by_s=0.9)], 0.0, 0.0)
+    for number in range(2000):
+        assert made.offer([waiting(by_s=30 + number * 1e-4)], 0.0, 0.0) is None
+    looks = 0
+    look = Planned.with_one_more
+
+    def counted(group, entry):
+        nonlocal looks
+        looks += 1
+        return look(group, entry)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Planned, "with_one_more", counted)
+        for _ in range(100):
+            made.offer([waiting(by_s=0.5)], 0.0, 0.0)
+            made.offer([waiting(by_s=31.0)], 0.0, 0.0)
+    assert looks <= 200 * 2 * (JOINS_MAX + 1)
 
 
 def test_it_shows_how_much_waits():
