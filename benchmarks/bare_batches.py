@@ -2,7 +2,8 @@
 
 `python -m benchmarks.bare_batches PLAN`, with a plan of `benchmarks.bare_start`, warms every executable and then obeys
 lines on standard input: a number runs each executable so often and prints microseconds, a file's name runs the batches
-in it and prints seconds. Batches lie padded in a file that is mapped, so nothing but running them is left to do.
+in it and prints seconds and those of CPU time. Batches lie padded in a file that is mapped, so nothing but running
+them is left to do.
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ class Batches:
                 took_us[place].append((time.perf_counter_ns() - begin_ns) / 1e3)
         return took_us
 
-    def run(self, planned: dict[str, Any]) -> float:
-        """Run `batches` over the file `data`, then write the first output of each into the file `out`; seconds."""
+    def run(self, planned: dict[str, Any]) -> tuple[float, float]:
+        """Run `batches` over the file `data`, then write the first output of each into the file `out`.
+
+        Seconds that running took, and seconds of CPU time.
+        """
         import numpy as np
 
         with open(planned["data"], "rb") as stream:  # noqa: PTH123  # as in `bare_process`
@@ -54,12 +58,12 @@ class Batches:
             (batch["executable"], [np.ndarray(shape, dtype, data, at) for dtype, shape, at in batch["inputs"]])
             for batch in planned["batches"]
         ]
-        begin_s = time.perf_counter()
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         outputs = [self._run(place, [self._device.put(array) for array in arrays]) for place, arrays in batches]
-        took_s = time.perf_counter() - begin_s
+        took_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
         with open(planned["out"], "wb") as stream:  # noqa: PTH123
             stream.writelines(output.tobytes() for output in outputs)
-        return took_s
+        return took_s, cpu_s
 
     def _run(self, place: int, inputs: list[Any]) -> Any:
         result = self._warmed[place].executable.execute([*self._weights, *inputs])[0]

@@ -95,9 +95,11 @@ def main(plan_file: str) -> None:
     for size in plan["sizes"]:
         requests.append(data[at : at + size])
         at += size
+    begin_s = time.process_time()
     done, responses = load(plan["port"], requests, plan["connections"], plan["answers"])
+    cpu_s = time.process_time() - begin_s
     Path(plan["out"]).write_bytes(b"".join(responses))
-    print(json.dumps({"done": done, "sizes": [len(response) for response in responses]}))
+    print(json.dumps({"done": done, "sizes": [len(response) for response in responses], "cpu_s": cpu_s}))
 
 
 if __name__ == "__main__":

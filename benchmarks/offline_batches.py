@@ -69,9 +69,9 @@ class OfflineBatches:
         self._process.kill()
         self._process.communicate()
 
-    def run(self) -> tuple[float, list[NDArray[Any]]]:
-        """Run all batches once: seconds, and the first output of each request."""
-        took_s = self._asked(str(self._batches_file))
+    def run(self) -> tuple[float, float, list[NDArray[Any]]]:
+        """Run all batches once: seconds, seconds of CPU time, and the first output of each request."""
+        took_s, cpu_s = self._asked(str(self._batches_file))
         data = np.fromfile(self._out, np.float32)
         rows: list[Any] = [None] * len(self._owners)
         at = 0
@@ -85,7 +85,7 @@ class OfflineBatches:
         answers: list[list[Any]] = [[] for _ in self._requests]
         for owner, row in zip(self._owners, rows, strict=True):
             answers[owner].append(row)
-        return took_s, [np.stack(one) for one in answers]
+        return took_s, cpu_s, [np.stack(one) for one in answers]
 
     def describe(self) -> dict[str, Any]:
         """The batches, and what they were predicted to take."""

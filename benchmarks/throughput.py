@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bare_start import BareStart
 from benchmarks.connection import Response, poll
+from benchmarks.cpu_time import children_cpu_s, cpu_s
 from benchmarks.figures import Figure, Report, Target, percentile, ratios
 from benchmarks.offline_batches import OfflineBatches
 from benchmarks.questions import Question, padded_sentence, picture, v2_outputs
@@ -58,12 +59,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One run of the clients: answers a second in the middle of it, and their 99th percentile."""
+    """One run of the clients: answers a second in the middle of it, how late, and CPU time for each by process."""
 
     connections: int
     per_s: float
     p99_s: float
-    median_s: float
+    cpu_ms: dict[str, float]
 
 
 def subjects() -> list[Subject]:
@@ -112,19 +113,21 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
             poll(server.port, STATUS, START_S_MAX, settled)
             clients = Clients(folders.root / f"load-{subject.model}", server, subject)
             bare_per_s: list[float] = []
+            bare_cpu_ms: list[float] = []
             loaded: list[list[Loaded]] = []
             for number in range(1, rounds + 1):
-                took_s, expected = bare.run()
+                took_s, took_cpu_s, expected = bare.run()
                 bare_per_s.append(len(subject.requests) / took_s)
+                bare_cpu_ms.append(took_cpu_s * 1e3 / len(subject.requests))
                 loaded.append([clients.load(connections, expected) for connections in subject.connections])
                 best = best_of(loaded[-1], subject.p99_s_max)
                 times = f"bare {bare_per_s[-1]:.0f} requests/s, HTTP {best.per_s:.0f}, p99 {best.p99_s * 1e3:.0f} ms"
                 say(f"throughput {number}/{rounds}: {subject.title}: {times}")
-        figures += figures_of(subject, bare_per_s, loaded)
+        figures += figures_of(subject, bare_per_s, bare_cpu_ms, loaded)
         raw[subject.title] = {
             "bare_per_s": bare_per_s,
             "offline": bare.describe(),
-            "loaded": [[(one.connections, one.per_s, one.p99_s, one.median_s) for one in each] for each in loaded],
+            "loaded": [list(map(asdict, each)) for each in loaded],
         }
     return Report("throughput, clients that wait for their answers", figures, raw)
 
@@ -135,7 +138,12 @@ def best_of(loaded: Sequence[Loaded], p99_s_max: float) -> Loaded:
     return max(within, key=lambda one: one.per_s) if within else min(loaded, key=lambda one: one.p99_s)
 
 
-def figures_of(subject: Subject, bare_per_s: Sequence[float], loaded: Sequence[Sequence[Loaded]]) -> list[Figure]:
+def figures_of(
+    subject: Subject,
+    bare_per_s: Sequence[float],
+    bare_cpu_ms: Sequence[float],
+    loaded: Sequence[Sequence[Loaded]],
+) -> list[Figure]:
     """The best number of connections within the limit, by the median of the rounds, and what it gives in each."""
     columns = list(zip(*loaded, strict=True))
     medians = [
@@ -143,7 +151,7 @@ def figures_of(subject: Subject, bare_per_s: Sequence[float], loaded: Sequence[S
             column[0].connections,
             statistics.median(one.per_s for one in column),
             statistics.median(one.p99_s for one in column),
-            0.0,
+            {},
         )
         for column in columns
     ]
@@ -156,7 +164,18 @@ def figures_of(subject: Subject, bare_per_s: Sequence[float], loaded: Sequence[S
         Figure(f"{title}: over HTTP, {best[0].connections} connections", "/s", tuple(per_s)),
         Figure(f"{title}: p99", "ms", tuple(one.p99_s * 1e3 for one in best)),
         ratios(f"{title}: over best offline {limit}", per_s, bare_per_s, subject.target),
+        *(
+            Figure(f"  CPU time a request: {name}", "ms", tuple(one.cpu_ms[name] for one in best))
+            for name in best[0].cpu_ms
+        ),
+        Figure("  CPU time a request: bare", "ms", tuple(bare_cpu_ms)),
+        Figure("  of all cores' time what front and clients leave", "x", tuple(map(left, best, bare_cpu_ms))),
     ]
+
+
+def left(loaded: Loaded, bare_cpu_ms: float) -> float:
+    """The ratio to expect where every core is busy, and lanes need no more than the bare process."""
+    return bare_cpu_ms / (bare_cpu_ms + loaded.cpu_ms["front"] + loaded.cpu_ms["clients"])
 
 
 class Clients:
@@ -182,6 +201,8 @@ class Clients:
         count = len(self._subject.requests)
         plan = self._plan | {"connections": connections, "answers": round(count * (1 + 2 * WARM_UP))}
         self._plan_file.write_text(json.dumps(plan), encoding="utf-8")
+        pid = self._server.pid
+        before_s = cpu_s(pid), children_cpu_s(pid)
         ended = subprocess.run(
             [sys.executable, "-m", "benchmarks.load_client", str(self._plan_file)],
             cwd=_ROOT,
@@ -190,12 +211,18 @@ class Clients:
             stdout=subprocess.PIPE,
         )
         told = json.loads(ended.stdout)
+        used_s = {
+            "front": cpu_s(pid) - before_s[0],
+            "lanes": children_cpu_s(pid) - before_s[1],
+            "clients": told["cpu_s"],
+        }
         self._check(told, expected)
         first = round(count * WARM_UP)
         counted = told["done"][first : first + count + 1]
         took_s = counted[-1]["answered_s"] - counted[0]["answered_s"]
         latencies_s = [one["answered_s"] - one["sent_s"] for one in counted]
-        return Loaded(connections, count / took_s, percentile(latencies_s, 0.99), percentile(latencies_s, 0.5))
+        cpu_ms = {name: one_s * 1e3 / len(told["done"]) for name, one_s in used_s.items()}
+        return Loaded(connections, count / took_s, percentile(latencies_s, 0.99), cpu_ms)
 
     def _check(self, told: dict[str, Any], expected: Sequence[NDArray[Any]]) -> None:
         data = self._out.read_bytes()

@@ -25,6 +25,7 @@ from tests.tiny import BIAS, MATRIX, publish_tiny
 WARM = Question("tiny", {"x": np.ones((1, 4), np.float32)}, np.array([[17, 9, -4]], np.float32))
 ROWS = (1, 3, 1, 2, 1, 8, 1, 1)
 XS = [np.arange(4 * rows, dtype=np.float32).reshape(rows, 4) + number for number, rows in enumerate(ROWS)]
+CPU = {"front": 0.5, "lanes": 9.5, "clients": 0.5}
 RIGHT = [x @ MATRIX + BIAS for x in XS]
 
 
@@ -51,8 +52,9 @@ def subject(**changes: Any) -> Subject:
 def test_the_bare_process_answers_every_request_however_its_rows_are_batched(prepared: tuple[Path, BareStart]) -> None:
     with offline(*prepared) as bare:
         for _ in range(2):
-            took_s, answers = bare.run()
+            took_s, cpu_s, answers = bare.run()
             assert took_s > 0
+            assert cpu_s > 0
             for answer, right in zip(answers, RIGHT, strict=True):
                 np.testing.assert_allclose(answer, right)
         told = bare.describe()
@@ -75,14 +77,16 @@ def test_clients_load_an_instance_and_check_every_answer(prepared: tuple[Path, B
         loaded = clients.load(2, RIGHT)
         assert loaded.connections == 2
         assert loaded.per_s > 0
-        assert 0 < loaded.median_s <= loaded.p99_s
+        assert loaded.p99_s > 0
+        assert set(loaded.cpu_ms) == {"front", "lanes", "clients"}
+        assert loaded.cpu_ms["clients"] > 0
         wrong = [*RIGHT[:5], RIGHT[5] + 1, *RIGHT[6:]]
         with pytest.raises(WrongAnswer, match="warmpool, request 5: tiny is off by 1"):
             clients.load(2, wrong)
 
 
 def test_the_most_answers_within_the_limit_count() -> None:
-    few, many, late = Loaded(8, 50.0, 0.1, 0.05), Loaded(16, 80.0, 0.9, 0.1), Loaded(32, 90.0, 1.1, 0.2)
+    few, many, late = Loaded(8, 50.0, 0.1, CPU), Loaded(16, 80.0, 0.9, CPU), Loaded(32, 90.0, 1.1, CPU)
     assert best_of([few, many, late], 1.0) is many
     assert best_of([few, many, late], 2.0) is late
     assert best_of([many, late], 0.5) is many  # none is within it
@@ -90,16 +94,23 @@ def test_the_most_answers_within_the_limit_count() -> None:
 
 def test_one_number_of_connections_counts_in_all_rounds() -> None:
     rounds = [
-        [Loaded(8, 50.0, 0.1, 0.0), Loaded(16, 90.0, 1.2, 0.0)],
-        [Loaded(8, 50.0, 0.1, 0.0), Loaded(16, 90.0, 0.8, 0.0)],
-        [Loaded(8, 50.0, 0.1, 0.0), Loaded(16, 80.0, 0.7, 0.0)],
+        [Loaded(8, 50.0, 0.1, CPU), Loaded(16, 90.0, 1.2, CPU)],
+        [Loaded(8, 50.0, 0.1, CPU), Loaded(16, 90.0, 0.8, CPU)],
+        [Loaded(8, 50.0, 0.1, CPU), Loaded(16, 80.0, 0.7, CPU)],
     ]
-    figures = figures_of(subject(p99_s_max=1.0, target=Target("at least", 0.9)), [100.0, 100.0, 100.0], rounds)
+    figures = figures_of(
+        subject(p99_s_max=1.0, target=Target("at least", 0.9)), [100.0, 100.0, 100.0], [9.0, 9.0, 8.0], rounds
+    )
     assert [figure.samples for figure in figures] == [
         (100.0, 100.0, 100.0),
         (90.0, 90.0, 80.0),
         (1200.0, 800.0, 700.0),
         (0.9, 0.9, 0.8),
+        (0.5, 0.5, 0.5),
+        (9.5, 9.5, 9.5),
+        (0.5, 0.5, 0.5),
+        (9.0, 9.0, 8.0),
+        (0.9, 0.9, 8 / 9),
     ]
     assert "16 connections" in figures[1].name
     assert (figures[3].verdict, figures[3].name) == ("met", "tiny: over best offline within a p99 of 1000 ms")
