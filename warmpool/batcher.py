@@ -10,10 +10,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from warmpool import messages
-from warmpool.batches import Batch, Part, PartResult
+from warmpool.batches import Batch, Part, PartResult, answers
 from warmpool.catalog import ServedMethod
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge, WarmpoolError
 from warmpool.lane_queue import ColdQueue, LaneQueue
@@ -108,7 +109,7 @@ class Batcher:
             self._admit(parts)
             self._pump()
             async with asyncio.timeout_at(parts[0].deadline_s):
-                return await _answers(parts)
+                return await answers(parts)
         except TimeoutError:
             raise DeadlineExceeded(TOO_LATE) from None
         finally:
@@ -170,6 +171,12 @@ class Batcher:
         """Fail what waits for methods that turn out not to be fit to serve."""
         gone = set(methods)
         self._settle(NotWarm(reason, retry_after_s=10.0), lambda part: part.method in gone)
+
+    def drain(self) -> None:
+        """Nobody waits for company any more: no more will come."""
+        for queue in self._queues.values():
+            queue.waiting.policy = replace(self._policy, gather_s=0.0)
+        self._pump()
 
     def close(self) -> None:
         """Settle everything that still waits: the instance is going."""
@@ -288,12 +295,3 @@ class Batcher:
         for part in self.waiting():
             if concerned(part) and not part.answer.done():
                 part.answer.set_exception(error)
-
-
-async def _answers(parts: Sequence[Part]) -> list[PartResult]:
-    """The answers to all; what any of them fails with does not wait for the others."""
-    if len(parts) > 1:
-        done, _ = await asyncio.wait([part.answer for part in parts], return_when=asyncio.FIRST_EXCEPTION)
-        for answer in done:
-            answer.result()
-    return [await part.answer for part in parts]

@@ -188,6 +188,15 @@ class Batch:
         return bucket_name(self.executable.bucket)
 
 
+async def answers(parts: Sequence[Part]) -> list[PartResult]:
+    """The answers to all; what any of them fails with does not wait for the others."""
+    if len(parts) > 1:
+        done, _ = await asyncio.wait([part.answer for part in parts], return_when=asyncio.FIRST_EXCEPTION)
+        for answer in done:
+            answer.result()
+    return [await part.answer for part in parts]
+
+
 def joined(results: Sequence[PartResult]) -> list[Array]:
     """The outputs of parts of one request, put together along their rows."""
     if len(results) == 1:

@@ -150,7 +150,8 @@ class Servicer:
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         method = self.instance.dataplane.method(request.name, request.version or None)
-        return protocol.ModelReadyResponse(ready=self.instance.model_ready(self.instance.dataplane.model(method.model)))
+        model = self.instance.dataplane.model(method.model)
+        return protocol.ModelReadyResponse(ready=self.instance.readiness.model_ready(model))
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         method = self.instance.dataplane.method(request.name, request.version or None)

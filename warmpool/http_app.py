@@ -164,7 +164,7 @@ class HttpApi:
 
     async def model_status(self, request: Request) -> Response:
         model = self._model(request)
-        state = "AVAILABLE" if self.instance.model_ready(model) else "LOADING"
+        state = "AVAILABLE" if self.instance.readiness.model_ready(model) else "LOADING"
         return json_response({"model_version_status": [{"version": model.manifest.version, "state": state}]})
 
     async def model_metadata(self, request: Request) -> Response:
@@ -186,7 +186,7 @@ class HttpApi:
 
     async def model_ready(self, request: Request) -> Response:
         model = self._model(request)
-        ready = self.instance.model_ready(model)
+        ready = self.instance.readiness.model_ready(model)
         return json_response({"name": model.manifest.model, "ready": ready}, 200 if ready else 503)
 
     async def infer(self, request: Request) -> Response:

@@ -19,7 +19,6 @@ from warmpool import messages
 from warmpool.batcher import Batcher
 from warmpool.batches import Batch
 from warmpool.byte_budget import ByteBudget
-from warmpool.catalog import ServedModel
 from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.early_digests import EarlyDigests
@@ -126,16 +125,13 @@ class Instance:
     def drain(self) -> None:
         """Be unready from now on; requests that come all the same are still answered."""
         self.readiness.state = "draining"
+        self.batcher.drain()
 
     # What callers ask
 
     def unready_reasons(self) -> dict[str, str]:
         """See `Readiness.reasons`."""
         return self.readiness.reasons()
-
-    def model_ready(self, model: ServedModel) -> bool:
-        """See `Readiness.model_ready`."""
-        return self.readiness.model_ready(model)
 
     async def status(self) -> dict[str, Any]:
         """The document of /v1/status."""

@@ -18,6 +18,7 @@ from warmpool.batcher import Batcher
 from warmpool.batches import Batch, Part, PartResult
 from warmpool.catalog import ServedMethod
 from warmpool.lanes import LaneProxy
+from warmpool.scheduling.work import Policy
 from warmpool.selection import Candidate, Sizes, covers
 
 
@@ -148,9 +149,9 @@ class FakeLane:
 class World:
     """A batcher, a primary and a CPU lane, and a caller. Has to be made in a running loop."""
 
-    def __init__(self, rows_max: int = 1000) -> None:
+    def __init__(self, rows_max: int = 1000, policy: Policy | None = None) -> None:
         self.finished: list[tuple[Batch, str]] = []
-        self.batcher = Batcher(rows_max, lambda batch, lane: self.finished.append((batch, lane.name)))
+        self.batcher = Batcher(rows_max, lambda batch, lane: self.finished.append((batch, lane.name)), policy)
         self.primary, self.cpu = FakeLane("primary", self.batcher), FakeLane("cpu", self.batcher)
         self.batcher.serve(cast("list[LaneProxy]", [self.primary, self.cpu]))
         self.batcher.open = True

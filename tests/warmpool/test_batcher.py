@@ -11,6 +11,7 @@ from tests.warmpool.fake_lane import FakeLane, World, manual_clock, pass_s, rest
 from tests.warmpool.served import BATCH, doubling, method, tensor
 from warmpool.batcher import RUNS_MAX
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded
+from warmpool.scheduling.work import Policy
 from warmpool.selection import covers
 
 DOUBLE = doubling()
@@ -497,6 +498,21 @@ async def test_closing_answers_everybody_who_waits_and_lets_run_what_runs():
     await rest()
     assert doubled(running) == [2]
     assert (len(world.primary.batches), world.batcher.rows_waiting) == (1, 0)
+
+
+@manual_clock
+async def test_who_waits_for_company_when_the_drain_begins_runs_at_once():
+    world = World(policy=Policy(gather_s=5.0))
+    world.primary.warms(DOUBLE, batch=1).warms(DOUBLE, batch=4)
+    task = await world.ask(DOUBLE, [1])
+    assert world.primary.rows == []
+    world.batcher.drain()
+    assert world.primary.rows == [[[1]]]
+    await world.ask(DOUBLE, [2])
+    world.primary.finish()
+    assert world.primary.rows == [[[1]], [[2]]]
+    await rest()
+    assert doubled(task) == [2]
 
 
 @manual_clock

@@ -28,6 +28,7 @@ from warmpool.selection import Candidate
 
 _US = 1e-6
 TRIAL_S = 0.1  # an idle lane tries what did not run for so long, though it is predicted to be late: who else would tell
+TIMER_S = 0.005  # a timer goes off late, by less than that
 ENTRIES_MAX = 1024  # items of a method that are grouped at a time, those due first
 
 
@@ -37,9 +38,9 @@ class LaneScheduler[I: Item]:
     Args:
         costs: Predicts run times.
         shares: Of the lane's models.
-        policy: How the queue is run.
 
     Attributes:
+        policy: How the queue is run.
         ready_s: After `next` gave nothing though items wait: when to ask again.
         rows: Of all that waits.
         grids: What is warm, and what it costs.
@@ -50,7 +51,7 @@ class LaneScheduler[I: Item]:
         self.rows = 0
         self.grids = Grids(costs)
         self._shares = shares or FairShare()
-        self._policy = policy or Policy()
+        self.policy = policy or Policy()
         self._entries: dict[I, Entry[I]] = {}
         self._plan: LanePlan[I] = LanePlan()
         self._ran_s: dict[Candidate, float] = {}
@@ -222,7 +223,7 @@ class LaneScheduler[I: Item]:
         grid = self.grids[item.method]
         shape = grid.shape(item.need)
         assert shape is not None, item
-        rank_s = item.arrived_s - item.priority * self._policy.aging_s
+        rank_s = item.arrived_s - item.priority * self.policy.aging_s
         return Entry(item, shape, rank_s, grid.costs_us(shape)[item.rows] * _US, promised=promised)
 
     def _enter(self, entry: Entry[I]) -> None:
@@ -275,14 +276,14 @@ class LaneScheduler[I: Item]:
             if (best is None or group.rank_s < best.rank_s) and self._ripe_s(group) <= now_s:
                 firsts[group.method.model] = group
         if not firsts:
-            self.ready_s = min(now_s + plan.spare_s(now_s), *map(self._ripe_s, plan))
+            self.ready_s = min(now_s + plan.spare_s(now_s) - TIMER_S, *map(self._ripe_s, plan))
             return None if self.ready_s > now_s else plan.first
         group = min(firsts.values(), key=lambda group: (self._shares.time(group.method.model), group.rank_s))
         return group if plan.may_go_first(group, now_s) else plan.first
 
     def _ripe_s(self, group: Planned[I]) -> float:
         """From when on a group does not wait for company."""
-        wait_s = self._policy.gather_s
+        wait_s = self.policy.gather_s
         if not wait_s or not group.method.mergeable or group.rows >= group.grid.best_rows[group.shape]:
             return 0.0
         return min(entry.item.arrived_s for entry in group.entries) + wait_s
