@@ -121,7 +121,9 @@ class _Queue:
             took_us = self._lane.took_us(group.candidate)
             self._now_s += took_us * 1e-6
             begin_ns = time.perf_counter_ns()
-            self._costs.observe(group.items[0].method, group.candidate, took_us)
+            method = group.items[0].method
+            self._costs.observe(method, group.candidate, took_us)
+            self._scheduler.ran(method, group.cost_us, took_us)
             self.spent_ns += time.perf_counter_ns() - begin_ns
 
     def _request(self) -> Request:

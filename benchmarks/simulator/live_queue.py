@@ -34,25 +34,18 @@ class LiveQueue:
         self.scheduler: LaneScheduler[Request] = LaneScheduler(self.costs, FairShare(weights), policy)
         for method, candidates in warm.items():
             self.scheduler.set_warm(method, candidates)
-        self.bounds_us: list[tuple[float, float, float]] = []  # of each run: predicted, bound, took
         self._rows_max = rows_max
-        self._rows = 0
         self._free_s = 0.0
         self._group: Group[Request] | None = None
 
     def arrive(self, request: Request, now_s: float) -> bool:
-        if self._rows + request.rows > self._rows_max:
+        if self.scheduler.rows + request.rows > self._rows_max:
             return False
-        if self.scheduler.offer([request], now_s, self._free_s):
-            return False
-        self._rows += request.rows
-        return True
+        return self.scheduler.offer([request], now_s, self._free_s) is None
 
     def start(self, now_s: float) -> tuple[Run | None, Sequence[Request]]:
         dropped = self.scheduler.overdue(now_s)
         group = self._group = self.scheduler.next(now_s)
-        gone = [*dropped, *(group.items if group else ())]
-        self._rows -= sum(request.rows for request in gone)
         if group is None:
             return None, dropped
         self._free_s = now_s + group.bound_us * 1e-6
@@ -64,5 +57,6 @@ class LiveQueue:
     def ended(self, run: Run, took_us: float) -> None:
         group = self._group
         assert group is not None
-        self.bounds_us.append((group.cost_us, group.bound_us, took_us))
-        self.costs.observe(run.requests[0].method, run.candidate, took_us)
+        method = run.requests[0].method
+        self.costs.observe(method, run.candidate, took_us)
+        self.scheduler.ran(method, group.cost_us, took_us)
