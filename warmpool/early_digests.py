@@ -6,13 +6,12 @@ verified the manifest. What it does not say, since it died or read another manif
 
 from __future__ import annotations
 
-import io
 import os
+import select
 import signal
 import threading
 import time
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -27,6 +26,8 @@ from warmpool.forked_process import ForkedProcess, has_one_thread
 from warmpool.manifest import Manifest, Serving, manifest_path, serving_path, weights_path
 from warmpool.messages import Stage
 
+SILENCE_S_MAX = 60.0
+
 
 class Report(msgspec.Struct, frozen=True):
     """The digest of the file with this identity, and what it took."""
@@ -40,17 +41,18 @@ class EarlyDigests:
     """What the fork says, if there is one. Thread-safe.
 
     Args:
-        reports: From the fork.
         process: The fork.
+        descriptor: What it says is read from there.
 
     Attributes:
         stages: What it was heard to have done.
     """
 
-    def __init__(self, reports: IO[bytes], process: ForkedProcess | None = None) -> None:
+    def __init__(self, process: ForkedProcess | None = None, descriptor: int | None = None) -> None:
         self.stages: list[Stage] = []
-        self._reports = reports
         self._process = process
+        self._descriptor = descriptor
+        self._heard = b""
         self._digests: dict[str, str] = {}
         self._hearing = threading.Lock()
 
@@ -59,30 +61,46 @@ class EarlyDigests:
         """Fork this process, unless it has threads, or what is served does not lie in a folder as it is read."""
         in_folder = "://" not in settings.store or settings.store.startswith("file://")
         if not in_folder or settings.encryption_key or not has_one_thread():
-            return cls(io.BytesIO())
+            return cls()
         ours, theirs = os.pipe()
         process = ForkedProcess.start(main, [str(theirs), settings.store], theirs)
         os.close(theirs)
-        return cls(os.fdopen(ours, "rb"), process)
+        return cls(process, ours)
 
     def of(self, identity: str) -> str | None:
-        """SHA-256 (hex) of the file with this identity; waits until the fork has said it, or has ended."""
+        """SHA-256 (hex) of the file with this identity, once the fork has said it; None if it never will.
+
+        One that says nothing for 60 s is ended.
+        """
         with self._hearing:
-            while identity not in self._digests and (line := self._reports.readline()):
-                try:
-                    report = decoded(line, Report)
-                except msgspec.MsgspecError:  # it was killed while it wrote
-                    continue
-                self._digests[report.identity] = report.digest
-                self.stages.append(report.stage)
+            while identity not in self._digests and self._descriptor is not None:
+                ready, _, _ = select.select((self._descriptor,), (), (), SILENCE_S_MAX)
+                if not (ready and self._hear(self._descriptor)):
+                    self._end()
             return self._digests.get(identity)
 
     def close(self) -> None:
         """End the fork, if it is still there."""
+        with self._hearing:
+            self._end()
+
+    def _hear(self, descriptor: int) -> bool:
+        """Whether it said something, and may say more."""
+        data = os.read(descriptor, 1 << 16)
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            report = decoded(line, Report)
+            self._digests[report.identity] = report.digest
+            self.stages.append(report.stage)
+        return bool(data)
+
+    def _end(self) -> None:
         if self._process:
             self._process.kill()
             self._process.wait()
-        self._reports.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def main(arguments: list[str]) -> int:
@@ -102,8 +120,10 @@ def main(arguments: list[str]) -> int:
         except (CacheError, msgspec.MsgspecError, OSError, ValueError):
             continue
         digested.add(file)
-        if report:
-            os.write(int(descriptor), msgspec.json.encode(report) + b"\n")
+        try:
+            os.write(int(descriptor), msgspec.json.encode(report) + b"\n" if report else b"")
+        except BrokenPipeError:  # nobody is there to hear more
+            return 1
     return 0
 
 

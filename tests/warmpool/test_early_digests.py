@@ -1,8 +1,8 @@
 """Digests that a fork works out early: what it says, what it is believed, and what happens without it."""
 
 import hashlib
-import io
 import os
+import signal
 import threading
 
 import msgspec
@@ -152,24 +152,48 @@ def test_what_is_no_store_is_nothing_to_speak_of(tmp_path):
 # What it is believed
 
 
-def test_what_was_said_is_known_by_identity_and_anything_else_is_not_once_the_fork_has_ended():
-    early = EarlyDigests(io.BytesIO(msgspec.json.encode(SAID) + b"\n" + msgspec.json.encode(SAID)[:20]))
+@pytest.fixture
+def spoken():
+    """What hears a fork, and the end of the pipe that a fork speaks into."""
+    ours, theirs = os.pipe()
+    with os.fdopen(theirs, "wb", buffering=0) as speaking:
+        early = EarlyDigests(None, ours)
+        yield early, speaking
+        early.close()
+
+
+def test_what_was_said_is_known_by_identity_and_nothing_else_is_once_the_fork_has_ended(spoken):
+    early, speaking = spoken
+    line = msgspec.json.encode(SAID)
+    speaking.write(line[:30])
+    speaking.write(line[30:] + b"\n" + line.replace(b"1:2:3:4", b"1:2:3:5")[:-1])  # it was killed while it wrote
+    speaking.close()
     assert early.of("1:2:3:5") is None
     assert early.of(SAID.identity) == SAID.digest
     assert early.stages == [SAID.stage]
 
 
-def test_who_asks_waits_until_it_is_said():
-    ours, theirs = os.pipe()
-    early = EarlyDigests(os.fdopen(ours, "rb"))
+def test_who_asks_waits_until_it_is_said(spoken):
+    early, speaking = spoken
     found = []
     asking = threading.Thread(target=lambda: found.append(early.of(SAID.identity)))
     asking.start()
-    os.write(theirs, msgspec.json.encode(SAID) + b"\n")
+    speaking.write(msgspec.json.encode(SAID) + b"\n")
     asking.join(60)
+    assert found == [SAID.digest]
+
+
+def test_a_fork_that_says_nothing_is_ended_and_not_waited_for_again(monkeypatch):
+    monkeypatch.setattr(early_digests, "SILENCE_S_MAX", 0.01)
+    silent = ForkedProcess(os.posix_spawnp("sleep", ["sleep", "600"], os.environ))
+    ours, theirs = os.pipe()
+    early = EarlyDigests(silent, ours)
+    assert early.of(SAID.identity) is None
+    assert silent.returncode == -signal.SIGKILL
+    monkeypatch.setattr(early_digests, "SILENCE_S_MAX", None)  # for ever
+    assert early.of(SAID.identity) is None
     os.close(theirs)
     early.close()
-    assert found == [SAID.digest]
 
 
 @pytest.mark.parametrize(
