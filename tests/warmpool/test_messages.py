@@ -32,18 +32,27 @@ from_front = (
         outputs=tensors,
         bytes_max=counts,
     )
+    | st.builds(messages.Unload, executable=counts)
+    | st.builds(messages.Unmap, version=texts)
     | st.builds(messages.Run, executable=counts)
     | st.builds(messages.Ask)
     | st.builds(messages.Stop)
 )
 from_lane = (
-    st.builds(messages.Hello, fingerprint=st.dictionaries(texts, texts, max_size=3), stages=stages)
-    | st.builds(messages.Mapped, version=texts, stages=stages, reason=texts)
+    st.builds(
+        messages.Hello,
+        fingerprint=st.dictionaries(texts, texts, max_size=3),
+        stages=stages,
+        memory_bytes_max=counts,
+    )
+    | st.builds(messages.Mapped, version=texts, stages=stages, reason=texts, out_of_memory=st.booleans())
+    | st.builds(messages.Unloaded, executable=counts)
+    | st.builds(messages.Unmapped, version=texts)
     | st.builds(messages.Loading, executable=counts, content=texts)
     | st.builds(messages.Warm, executable=counts, stages=stages)
-    | st.builds(messages.Cold, executable=counts, reason=texts)
+    | st.builds(messages.Cold, executable=counts, reason=texts, out_of_memory=st.booleans())
     | st.builds(messages.Done, start_ns=counts, end_ns=counts)
-    | st.builds(messages.Failed, reason=texts)
+    | st.builds(messages.Failed, reason=texts, out_of_memory=st.booleans())
     | st.builds(messages.Answer, compiles=counts, resident_bytes=counts)
 )
 
@@ -79,7 +88,7 @@ def test_what_is_no_message_is_not_taken_for_one(data):
 
 
 def test_every_message_has_a_direction():
-    directed = {*messages.FromFront.__args__, *messages.FromLane.__args__}
+    directed = {messages.Begin, *messages.FromFront.__args__, *messages.FromLane.__args__}
     assert directed == {*messages.Message.__subclasses__()}
 
 
