@@ -68,7 +68,7 @@ class ShapeSketch:
 
     def cells(self, now_s: float) -> dict[Shape, float]:
         """How often each shape was seen, by what it counts now. No more than `cells_max` of them."""
-        factor = 0.5 ** ((now_s - self._since_s) / self._half_life_s)
+        factor = 0.5 ** max(0.0, (now_s - self._since_s) / self._half_life_s)  # a clock may be set back
         return {shape: weight * factor for shape, weight in self._cells.items() if weight * factor >= FAINT}
 
     def _divide(self, now_s: float) -> None:

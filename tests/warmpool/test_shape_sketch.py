@@ -112,3 +112,9 @@ def test_no_cell_is_wide_enough_only_for_the_very_largest_sizes() -> None:
     for _ in range(500):
         sketch.add(tuple(generator.randint(1, 2**31) for _ in range(8)), NOW_S)
     assert len(sketch.cells(NOW_S)) <= 4
+
+
+def test_what_was_counted_can_be_read_after_a_clock_was_set_back_by_years():
+    sketch = ShapeSketch(half_life_s=1.0)
+    sketch.add((1,), 1e6)
+    assert sketch.cells(0.0) == {(1,): 1.0}
