@@ -33,18 +33,18 @@ SIGNED_ONLY = Trust()
 class World:
     """A watcher that gives its lane the tiny model, and keeps what it is told."""
 
-    def __init__(self, store, zygote):
+    def __init__(self, store, zygote, memory_bytes_max=0):
         self.store = LocalStore(store)
         self.model = read_catalog(self.store).models["tiny"]
         self.told = []
         self.news = asyncio.Event()
-        self.lane = LaneProxy(
-            "primary", "jaxlib", StandingZygote(zygote, "jaxlib", lambda stages: None), ANYONE, self, 1 << 16
-        )
+        standing = StandingZygote(zygote, "jaxlib", lambda stages: None)
+        self.lane = LaneProxy("primary", "jaxlib", standing, ANYONE, self, 1 << 16, memory_bytes_max)
 
     def hello(self, lane, fingerprint, stages):
         plan = plan_loads(self.store, [self.model], Fingerprint(fingerprint), verified={}, ladder_only=False)
         lane.load(plan)
+        self.news.set()
 
     def progressed(self, lane, what, stages):
         self.news.set()
@@ -489,3 +489,66 @@ def test_a_suspect_is_loaded_when_the_batch_that_runs_is_done(with_puppet, finge
         assert await puppet.hear(messages.Load) == suspect
 
     with_puppet(story)
+
+
+# What comes and goes
+
+
+def test_what_is_retired_goes_for_good_and_a_batch_that_runs_on_it_is_answered_first(in_world):
+    async def story(world):
+        batch = world.batch("count", steps=[30_000_000])
+        number, planned = batch.executable.id, len(world.lane.held.load_plan.loadables)
+        world.lane.submit(batch)
+        world.lane.retire([number, 10_000])
+        assert not world.lane.held.knows(number)
+        assert number not in {one.id for one in world.lane.held.warm[batch.method]}
+        kind, told, results = await world.until_told(1)
+        assert (kind, told) == ("finished", batch)
+        assert [result.tolist() for result in results] == [[30_000_000]]
+        while not world.lane.held.loads.finished:
+            await world.lane.ask(WAIT_S_MAX)
+        assert len(world.lane.held.load_plan.loadables) == planned - 1
+        assert world.lane.held.load_plan.end == planned
+        assert (await world.lane.ask(WAIT_S_MAX)).compiles == 0
+        world.lane.submit(world.batch(x=[[1, 2, 3, 4]]))
+        assert (await world.until_told(2))[0] == "finished"
+
+    in_world(story)
+
+
+def test_what_did_not_fit_comes_when_it_is_wanted_and_runs(tiny_store, zygote):
+    async def main():
+        world = World(tiny_store, zygote, memory_bytes_max=1)
+        world.lane.start()
+        try:
+            await world.until(lambda: world.lane.held.load_plan is not None)
+            plan = world.lane.held.load_plan
+            assert plan is not None
+            most = max(map(world.lane.held.residency.needed_bytes, plan.loadables))
+            assert world.lane.held.warm_count == 0
+            assert not world.lane.want(world.model.methods["predict"], {"batch": 1}), "a byte is too little for any"
+            await world.lane.stop(WAIT_S_MAX)
+
+            world = World(tiny_store, zygote, memory_bytes_max=2 * most)
+            world.lane.start()
+            await world.until_warm()
+            states = {number: world.lane.held.state(number) for number in plan.loadables}
+            assert set(states.values()) == {"warm", "evicted"}
+            evicted = next(number for number, state in states.items() if state == "evicted")
+            loadable = world.lane.held.loadable(evicted)
+            while not world.lane.held.is_warm(evicted):
+                assert world.lane.want(loadable.method, loadable.candidate.bucket)
+                world.news.clear()
+                await asyncio.wait_for(world.news.wait(), WAIT_S_MAX)
+            assert world.lane.memory.evictions > 0
+            assert world.lane.state == "warm"
+            arrays = [np.zeros(shape, dtype) for dtype, shape in loadable.message.inputs]
+            world.lane.submit(world.batch_of(loadable.method, loadable.candidate, arrays))
+            assert (await world.until_told(1))[0] == "finished"
+            answer = await world.lane.ask(WAIT_S_MAX)
+            assert answer is not None
+            assert answer.compiles == 0
+        finally:
+            await world.lane.stop(WAIT_S_MAX)
+
+    asyncio.run(main())
