@@ -50,7 +50,8 @@ class LaneQueue:
 
     def offer(self, parts: Sequence[Part]) -> Refusal | None:
         """Let all of these wait, if they will be answered in time; why not, else."""
-        return self.waiting.offer(parts, asyncio.get_running_loop().time(), self._free_s)
+        free_s = self._free_s if self.lane.batch is not None else 0.0
+        return self.waiting.offer(parts, asyncio.get_running_loop().time(), free_s)
 
     def give_up_to(self, others: Sequence[LaneQueue]) -> list[Part]:
         """Let those parts go that one of the others covers, which are preferred."""

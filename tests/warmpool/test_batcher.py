@@ -501,6 +501,20 @@ async def test_closing_answers_everybody_who_waits_and_lets_run_what_runs():
 
 
 @manual_clock
+async def test_a_lane_that_is_done_before_its_bound_is_free():
+    world = World()
+    world.primary.costs.spread = 50.0
+    world.primary.warms(DOUBLE, cost_us=10_000, batch=1)
+    for number in range(3):  # 300 ms are left, and the bound of what ran before would end in 500
+        task = await world.ask(DOUBLE, [number], wait_s=0.300)
+        assert not task.done()
+        await pass_s(0.010)
+        world.primary.finish()
+        await rest()
+        assert doubled(task) == [2 * number]
+
+
+@manual_clock
 async def test_who_waits_for_company_when_the_drain_begins_runs_at_once():
     world = World(policy=Policy(gather_s=5.0))
     world.primary.warms(DOUBLE, batch=1).warms(DOUBLE, batch=4)

@@ -20,7 +20,7 @@ from warmpool.selection import Candidate
 ROUNDING_S = 1e-9  # sums of times are no more exact than that
 JOINS_MAX = 16  # so many groups are looked at that an entry may join, those due first
 _US = 1e-6
-_due = attrgetter("due_s")
+_order = attrgetter("due_s", "promise_s")  # of those due at once, the ones first that are promised it
 
 
 class Entry[I: Item]:
@@ -132,12 +132,12 @@ class LanePlan[I: Item]:
         """Put a group in its place."""
         for entry in group.entries:
             entry.group = group
-        insort(self._groups, group, key=_due)
+        insort(self._groups, group, key=_order)
         self._count(group)
 
     def take(self, group: Planned[I]) -> None:
         """Take a group out."""
-        place = bisect_right(self._groups, group.due_s, key=_due) - 1
+        place = bisect_right(self._groups, _order(group), key=_order) - 1
         while self._groups[place] is not group:
             place -= 1
         del self._groups[place]
@@ -168,7 +168,7 @@ class LanePlan[I: Item]:
     def replaced(self, old: Sequence[Planned[I]], new: Sequence[Planned[I]], start_s: float) -> bool:
         """Put groups in the place of those that have the same entries, unless that breaks a promise; whether it did."""
         gone = set(map(id, old))
-        groups = sorted([*(group for group in self._groups if id(group) not in gone), *new], key=_due)
+        groups = sorted([*(group for group in self._groups if id(group) not in gone), *new], key=_order)
         if not _broken(groups, start_s) <= _broken(self._groups, start_s):
             return False
         self._groups = groups
@@ -187,7 +187,7 @@ class LanePlan[I: Item]:
 
     def late_s(self, group: Planned[I], start_s: float) -> float:
         """By how much a further group would be late, or make one late that has a promise; 0 if it would not."""
-        place = bisect_right(self._groups, group.due_s, key=_due)
+        place = bisect_right(self._groups, _order(group), key=_order)
         at_s = start_s
         for other in self._groups[:place]:
             at_s += other.bound_s

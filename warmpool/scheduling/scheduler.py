@@ -28,7 +28,7 @@ from warmpool.selection import Candidate
 
 _US = 1e-6
 TRIAL_S = 0.1  # an idle lane tries what did not run for so long, though it is predicted to be late: who else would tell
-TIMER_S = 0.005  # a timer goes off late, by less than that
+TIMER_S = 0.001  # for less than that no timer is set
 ENTRIES_MAX = 1024  # items of a method that are grouped at a time, those due first
 
 
@@ -276,8 +276,9 @@ class LaneScheduler[I: Item]:
             if (best is None or group.rank_s < best.rank_s) and self._ripe_s(group) <= now_s:
                 firsts[group.method.model] = group
         if not firsts:
-            self.ready_s = min(now_s + plan.spare_s(now_s) - TIMER_S, *map(self._ripe_s, plan))
-            return None if self.ready_s > now_s else plan.first
+            wait_s = plan.spare_s(now_s) / 2  # the other half is for timers that are late, and runs that are slow
+            self.ready_s = min(now_s + wait_s, *map(self._ripe_s, plan))
+            return None if wait_s > TIMER_S else plan.first
         group = min(firsts.values(), key=lambda group: (self._shares.time(group.method.model), group.rank_s))
         return group if plan.may_go_first(group, now_s) else plan.first
 

@@ -8,7 +8,7 @@ from tests.warmpool.scheduling.world import Kind, Prices, Waiting
 from warmpool.scheduling.cost_grid import CostGrid
 from warmpool.scheduling.fair_share import FairShare
 from warmpool.scheduling.lane_plan import JOINS_MAX, Entry, LanePlan, Planned
-from warmpool.scheduling.scheduler import TIMER_S, LaneScheduler
+from warmpool.scheduling.scheduler import LaneScheduler
 from warmpool.scheduling.work import Policy
 from warmpool.selection import Candidate
 
@@ -191,14 +191,29 @@ def test_a_full_batch_waits_for_nobody():
     assert len(ran(made)) == 4
 
 
-def test_waiting_for_company_never_breaks_a_promise_though_timers_are_late():
+def test_waiting_for_company_never_breaks_a_promise_and_leaves_half_of_the_time_for_late_timers():
     made = scheduler(gather_s=0.020)
     made.offer([waiting(by_s=0.022)], 0.0, 0.0)
     assert made.next(0.0) is None
-    assert made.ready_s == pytest.approx(0.012 - TIMER_S)
-    assert ran(made, 0.012 - TIMER_S) is not None
-    made.offer([waiting(by_s=0.014)], 0.0, 0.0)
+    assert made.ready_s == pytest.approx(0.006)
+    assert made.next(0.006) is None
+    assert made.ready_s == pytest.approx(0.009)
+    assert ran(made, 0.0105) is not None
+    made.offer([waiting(by_s=0.012)], 0.0, 0.0)
     assert ran(made, 0.0) is not None
+
+
+def test_of_two_that_are_due_at_once_the_one_is_first_that_is_promised_it():
+    made = scheduler(plan=[candidate(0, 10.0, batch=1), candidate(1, 10.0, batch=2)])
+    promised = waiting(by_s=0.020)
+    neighbour = waiting(by_s=0.020)
+    for item in (promised, neighbour):
+        assert made.offer([item], 0.0, 0.0) is None
+    made.set_warm(OTHER, [candidate(2, 10.0, batch=1)])
+    forced = waiting(OTHER, at_s=-1.0, by_s=0.020)
+    assert made.force(forced)
+    made.remove(neighbour)
+    assert [ran(made, 0.005), ran(made, 0.015)] == [[promised], [forced]]
 
 
 def test_what_was_in_a_batch_that_failed_runs_alone():
