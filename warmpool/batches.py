@@ -49,7 +49,7 @@ class Part:
     """Rows of one request that run together: all of them, or as many as fit the largest bucket.
 
     `need` has the size of every dimension of the method, rows included; `inputs` follow the manifest's order.
-    `arrived_s` and `deadline_s` are of the event loop's clock. Of two parts of a model, a higher `priority` runs first.
+    `arrived_s` and `deadline_s` are of the event loop's clock; `priority` is as `warmpool.scheduling.work.Item` has it.
     """
 
     method: ServedMethod

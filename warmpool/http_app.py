@@ -110,9 +110,7 @@ def guarded(handler: Handler) -> Handler:
             return error_response(error)
         except ClientDisconnect:
             return error_response(Cancelled("the caller went away"))
-        except (
-            asyncio.CancelledError
-        ):  # only the end of the drain does that: the caller is to hear it and try elsewhere
+        except asyncio.CancelledError:  # only the end of the drain does that: the caller is to try elsewhere
             return error_response(NotWarm("the instance is shutting down"))
         except Exception:
             log.exception("request failed", extra={"path": request.url.path})

@@ -132,10 +132,6 @@ class Residency:
         """What is held takes."""
         return self._tally(self.held).bytes
 
-    def bytes_of(self, number: int) -> int:
-        """What one takes while it is held, without its weights."""
-        return self._footprints[number].held_bytes
-
     def needed_bytes(self, number: int) -> int:
         """What one takes with all that is pinned."""
         return self._tally({*self.pinned, number}).bytes

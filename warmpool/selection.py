@@ -10,7 +10,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """An executable as selection sees it: its bucket and its predicted run time in microseconds."""
+    """An executable: its bucket, and its run time in microseconds as it was measured at publish."""
 
     id: int
     bucket: dict[str, int]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from benchmarks.simulator.arrivals import Arrivals
 from benchmarks.simulator.cost_table import CostTable
 from benchmarks.simulator.offline import best_offline
@@ -37,12 +35,3 @@ def requests_of(arrivals: Arrivals, method: Method, length: str, deadline_s: flo
         )
         for at_s, size in zip(arrivals.at_s, arrivals.lengths, strict=True)
     ]
-
-
-def poisson(lengths: Sequence[int], per_s: float, seed: int) -> Arrivals:
-    """These lengths in a seeded order, at so many a second without memory."""
-    generator = np.random.default_rng(seed)
-    at_s = np.cumsum(generator.exponential(1.0 / per_s, len(lengths)))
-    order = generator.permutation(len(lengths))
-    sizes = tuple(int(lengths[place]) for place in order)
-    return Arrivals("Poisson", tuple((at_s - at_s[0]).tolist()), sizes, f"{per_s:.1f} a second, seed {seed}")

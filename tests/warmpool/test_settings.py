@@ -169,8 +169,10 @@ def test_without_a_store_it_is_said_how_to_give_one():
             (
                 "model_weights",
                 text,
-                f"model_weights is {text!r}, allowed: MODEL=WEIGHT pairs after commas, each model once, weights from "
-                "0.001 to 1000",
+                (
+                    f"model_weights is {text!r}, allowed: MODEL=WEIGHT pairs after commas, each model once, "
+                    "weights from 0.001 to 1000"
+                ),
             )
             for text in ("digits", "digits=", "=2", "a=1,a=2", "a=0", "a=-1", "a=nan", "a=1001", "a=1,", "a=1e3")
         ),

@@ -7,9 +7,9 @@ which is solved exactly. So:
 - where the boundaries of all but one dimension can be chosen in few ways, every one of them is tried, and the grid is
   the best there is (where costs never fall as a size grows);
 - otherwise dimensions are improved in turn, each exactly, until none gets better, from several grids: the powers of
-  two, quantiles, each dimension's best beside the largest others, seeded random ones, and those that the caller gives.
-  The result is at least as good as each of these. It need not be the best grid; in twelve cases of recorded lengths
-  and drawn rows in which all could be tried, it was.
+  two, quantiles, each dimension's best beside the largest others, and seeded random ones. The result is at least as
+  good as each of these. It need not be the best grid; in twelve cases of recorded lengths and drawn rows in which all
+  could be tried, it was.
 
 `GridFit.exact` says which it was.
 """
@@ -61,8 +61,6 @@ def fit_grid(
     counts: Sequence[int],
     cost: Cost,
     limits: Limits,
-    *,
-    also: Iterable[Grid] = (),
 ) -> GridFit:
     """A grid with at most so many boundaries in each dimension.
 
@@ -72,7 +70,6 @@ def fit_grid(
         counts: How many boundaries each dimension may have.
         cost: Of one array for each dimension, which broadcast; finite.
         limits: What has to be in it.
-        also: Grids of no more boundaries to begin with too: the result is at least as good as they are.
 
     Raises:
         ValueError: An argument is not allowed.
@@ -80,7 +77,7 @@ def fit_grid(
     seen = _Seen(*_checked(shapes, weights, len(counts)), cost, limits, tuple(counts))
     axis = seen.decided_by()
     if axis is None:
-        settled = [seen.settled(start) for start in seen.starts(also)]
+        settled = [seen.settled(start) for start in seen.starts()]
     else:
         settled = [seen.improved(start, axis) for start in seen.all_beside(axis)]
     best = min(settled, key=seen.total)
@@ -93,8 +90,6 @@ def fit_within(
     count: int,
     cost: Cost,
     limits: Limits,
-    *,
-    also: Iterable[Grid] = (),
 ) -> GridFit:
     """The best that `fit_grid` finds with at most `count` buckets in all, over all ways to share them out.
 
@@ -103,16 +98,12 @@ def fit_within(
     Raises:
         ValueError: An argument is not allowed; also where the buckets are fewer than `limits` asks for.
     """
-    also = tuple(also)
     least = limits.least_counts()
     if count < math.prod(least):
         raise ValueError(f"the number of buckets is {count}, allowed: {math.prod(least)} or more")
     checked, amounts = _checked(shapes, weights, len(least))
     useful = [len(np.unique(column)) + 2 for column in checked.T]
-    fits = [
-        fit_grid(checked, amounts, counts, cost, limits, also=[grid for grid in also if _fits(grid, counts)])
-        for counts in _shares(count, least, useful)
-    ]
+    fits = [fit_grid(checked, amounts, counts, cost, limits) for counts in _shares(count, least, useful)]
     best = min(fits, key=lambda fit: fit.cost)
     return GridFit(best.boundaries, best.cost, exact=all(fit.exact for fit in fits))
 
@@ -152,7 +143,7 @@ class _Seen:
             *(self._choices(one) if one != axis else [self._only_largest(one)] for one in range(len(self._counts)))
         )
 
-    def starts(self, also: Iterable[Grid]) -> list[Grid]:
+    def starts(self) -> list[Grid]:
         """Grids to begin with."""
         axes = range(len(self._counts))
         alone = tuple(self._only_largest(axis) for axis in axes)
@@ -163,7 +154,6 @@ class _Seen:
             ),
             tuple(self._completed(axis, self._quantiles(axis)) for axis in axes),
             tuple(self._best(alone, axis) for axis in axes),
-            *also,
             *(tuple(self._drawn(axis, generator) for axis in axes) for _ in range(_RANDOM_STARTS)),
         ]
 
@@ -260,10 +250,6 @@ def _shares(count: int, least: Sequence[int], useful: Sequence[int]) -> list[tup
     ranges = [range(low, max(low, min(count, most)) + 1) for low, most in zip(least, useful, strict=True)]
     within = [counts for counts in itertools.product(*ranges) if math.prod(counts) <= count]
     return [one for one in within if not any(one != other and all(map(int.__le__, one, other)) for other in within)]
-
-
-def _fits(grid: Grid, counts: Sequence[int]) -> bool:
-    return all(len(boundaries) <= count for boundaries, count in zip(grid, counts, strict=True))
 
 
 def _checked(shapes: ArrayLike, weights: ArrayLike, dimensions: int) -> tuple[Ints, Floats]:

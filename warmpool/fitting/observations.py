@@ -12,7 +12,7 @@ import numpy as np
 from warmpool.fitting.segments import Floats, Ints
 from warmpool.manifest import DimSpec
 from warmpool.shape_sketch import HALF_LIFE_S, Shape, summed
-from warmpool.traffic_record import Counts, MethodTraffic, TrafficRecord
+from warmpool.traffic_record import TrafficRecord
 
 ROWS_MAX = 10_000_000  # of a file
 
@@ -64,7 +64,7 @@ def from_records(records: Iterable[TrafficRecord], method: str, dims: Sequence[D
         if counted is None or list(counted.dims) != [dim.name for dim in dims]:
             continue
         factor = 0.5 ** (max(0.0, now_s - record.written_s) / HALF_LIFE_S)
-        for total, counts in zip((requests, batches), _both(counted), strict=True):
+        for total, counts in zip((requests, batches), (counted.requests, counted.batches), strict=True):
             for shape, weight in zip(counts.shapes, counts.weights, strict=True):
                 true = _within(shape, dims, counts.error_max)
                 total[true] = total.get(true, 0.0) + weight * factor
@@ -131,10 +131,6 @@ def _within(shape: Shape, dims: Sequence[DimSpec], error_max: float) -> Shape:
         min(size, limit) if size <= (limit := _limit(dim)) * (1 + error_max) else size
         for size, dim in zip(shape, dims, strict=True)
     )
-
-
-def _both(counted: MethodTraffic) -> tuple[Counts, Counts]:
-    return counted.requests, counted.batches
 
 
 def _lines(name: str, reader: csv.DictReader[str], dims: Sequence[DimSpec]) -> Iterator[tuple[Shape, float]]:

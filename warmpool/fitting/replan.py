@@ -34,7 +34,7 @@ def replan(
     """Let these plans hold from now on, by method; None: the manifest's own. See `make_from_store`.
 
     Instances see it within a minute. They load what is new beside what they have, and give up what is planned no more
-    once all that is new was tried.
+    once all else of its method is warm, or could be.
     """
     with Children(Limits()) as children:
         return make_from_store(

@@ -23,8 +23,9 @@ class Method(Protocol):
 class Item(Protocol):
     """Rows that run together, in one batch; compared by identity.
 
-    `need` has the size of every dimension of the method, rows included. Of two items of a model, a higher `priority`
-    runs first. An item with `runs` was in a batch that failed: it runs alone, so that it takes nobody along again.
+    `need` has the size of every dimension of the method, rows included. Each level of `priority` counts as having come
+    `Policy.aging_s` earlier. An item with `runs` was in a batch that failed: it runs alone, so that it takes nobody
+    along again.
     """
 
     @property
