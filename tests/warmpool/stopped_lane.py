@@ -13,6 +13,9 @@ from tests.instance_process import InstanceProcess, wait_until
 class StoppedLane:
     """A running instance's lane, stopped in the block: what it is given is run after that.
 
+    The instance measures how long that took, predicts delays by it, and refuses who would be late. So it is an
+    instance of the test's own, where the machine may be slow.
+
     Args:
         instance: Whose lane it is.
         name: Of the lane.

@@ -15,9 +15,11 @@ import pytest
 
 from tests.instance_process import InstanceProcess, alive, children_of, inferred, serving, tensors, wait_until
 from tests.warmpool.stopped_lane import StoppedLane
+from warmpool import wire
 
 RESTART_S_MAX = 10.0  # well above the second that is promised: the machines that run tests are slow and busy
 LONG_STEPS = 2**31 - 2  # more than a second
+PATIENT = {wire.TIMEOUT_HEADER: "600000"}  # nobody is refused because a slow machine might answer late
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ class Load:
         while not self._stopping.is_set():
             number = next(self._numbers)
             name, inputs, output, expected = self._question(number)
-            reply = self._instance.infer_reply(f"tiny:{name}", tensors(name, inputs))
+            reply = self._instance.infer_reply(f"tiny:{name}", tensors(name, inputs), headers=PATIENT)
             if reply.status != 200:
                 self.failed.append((reply.status, reply.body))
                 continue

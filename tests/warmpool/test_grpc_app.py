@@ -76,10 +76,14 @@ def answers_on(instance, stub):
 
 
 @pytest.fixture
-def busy(instance, stub):
-    """The primary lane has a batch, and stands still."""
-    with busy_lane(instance, stub) as lane:
-        yield lane
+def alone(tiny_store, tmp_path):
+    """An instance of the test's own: what it measures of a lane that stands still is no other's delay."""
+    port = free_port()
+    with (
+        serving(tiny_store, tmp_path / "log", "--grpc-port", str(port)) as instance,
+        connected(port) as stub,
+    ):
+        yield instance, stub
 
 
 @contextlib.contextmanager
@@ -266,12 +270,13 @@ def test_no_rows_give_empty_results_of_the_right_shape(stub):
         assert {name: array.shape for name, array in outputs_of(response).items()} == {"y": (0, 3), "sum": (0,)}
 
 
-def test_requests_that_come_together_share_a_batch_across_protocols(instance, stub, busy):
+def test_requests_that_come_together_share_a_batch_across_protocols(alone):
+    instance, stub = alone
     with ThreadPoolExecutor(3) as pool:
-        over_http = [pool.submit(instance.infer, "predict", x=np.full((1, 4), index)) for index in range(3)]
-        over_grpc = [stub.ModelInfer.future(request("predict", x=np.full((1, 4), index))) for index in range(3, 6)]
-        wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 6)
-        busy.go_on()
+        with busy_lane(instance, stub):
+            over_http = [pool.submit(instance.infer, "predict", x=np.full((1, 4), index)) for index in range(3)]
+            over_grpc = [stub.ModelInfer.future(request("predict", x=np.full((1, 4), index))) for index in range(3, 6)]
+            wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 6)
         sums = [future.result().outputs["sum"].item() for future in over_http]
         responses = [future.result() for future in over_grpc]
     assert sums + [outputs_of(response)["sum"].item() for response in responses] == [4.0 * index for index in range(6)]
@@ -395,33 +400,28 @@ def test_more_rows_than_may_ever_wait_are_resource_exhausted_and_the_limit_is_to
     assert error.details() == "3 rows, allowed in one request: 2"
 
 
-def test_a_deadline_that_passes_in_the_queue_is_told_counted_and_disturbs_no_neighbour(tiny_store, tmp_path):
-    """In an instance of its own, which has measured nothing yet that it could predict a delay by."""
-    port = free_port()
-    with (
-        serving(tiny_store, tmp_path / "log", "--grpc-port", str(port)) as instance,
-        connected(port) as stub,
-    ):
-        with busy_lane(instance, stub):
-            neighbour = stub.ModelInfer.future(request("predict", x=[[1, 2, 3, 4]]))
-            with pytest.raises(grpc.RpcError) as caught:
-                stub.ModelInfer(request("predict", x=[[5, 6, 7, 8]]), timeout=1.0)
-            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            wait_until(lambda: metric(instance, "DEADLINE_EXCEEDED") + metric(instance, "CANCELLED") == 1)
-        assert outputs_of(neighbour.result())["sum"].tolist() == [10.0]
-        assert instance.gauge("warmpool_rows_waiting") == 0
-
-
-def test_a_caller_that_cancels_takes_its_rows_along_and_is_counted(instance, stub, busy):
-    before = metric(instance, "CANCELLED")
-    leaving = stub.ModelInfer.future(request("predict", x=[[5, 6, 7, 8]]))
-    neighbour = stub.ModelInfer.future(request("predict", x=[[1, 2, 3, 4]]))
-    wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 2)
-    leaving.cancel()
-    wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 1)
-    busy.go_on()
+def test_a_deadline_that_passes_in_the_queue_is_told_counted_and_disturbs_no_neighbour(alone):
+    instance, stub = alone
+    with busy_lane(instance, stub):
+        neighbour = stub.ModelInfer.future(request("predict", x=[[1, 2, 3, 4]]))
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(request("predict", x=[[5, 6, 7, 8]]), timeout=1.0)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        wait_until(lambda: metric(instance, "DEADLINE_EXCEEDED") + metric(instance, "CANCELLED") == 1)
     assert outputs_of(neighbour.result())["sum"].tolist() == [10.0]
-    assert metric(instance, "CANCELLED") == before + 1
+    assert instance.gauge("warmpool_rows_waiting") == 0
+
+
+def test_a_caller_that_cancels_takes_its_rows_along_and_is_counted(alone):
+    instance, stub = alone
+    with busy_lane(instance, stub):
+        leaving = stub.ModelInfer.future(request("predict", x=[[5, 6, 7, 8]]))
+        neighbour = stub.ModelInfer.future(request("predict", x=[[1, 2, 3, 4]]))
+        wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 2)
+        leaving.cancel()
+        wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 1)
+    assert outputs_of(neighbour.result())["sum"].tolist() == [10.0]
+    assert metric(instance, "CANCELLED") == 1
 
 
 # Every datatype
