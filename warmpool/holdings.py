@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -116,14 +116,12 @@ class Holdings:
         cold = (f"{loadable.title}: {reason}" for loadable, reason in self.minimum(model) if reason)
         return self.load_plan.missing.get(model) or next(cold, "")
 
-    def covering(self, method: ServedMethod, need: Sizes) -> list[Loadable]:
+    def covering(self, method: ServedMethod, need: Sizes) -> Iterator[Loadable]:
         """The executables that cover the need and are warm, or may come to be."""
         plan = self.load_plan
-        return [
-            loadable
-            for number, loadable in (plan.loadables.items() if plan else ())
-            if loadable.method is method and covers(loadable.candidate.bucket, need) and not self.trouble(number)
-        ]
+        for number, loadable in plan.loadables.items() if plan else ():
+            if loadable.method is method and covers(loadable.candidate.bucket, need) and not self.trouble(number):
+                yield loadable
 
     def rows_max(self, method: ServedMethod, need: Sizes) -> int:
         """How many rows of a need run together on what is warm or may come to be; 0 for none."""
@@ -133,7 +131,7 @@ class Holdings:
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         """Whether it has, or may come to have, an executable that covers the need."""
-        return self.load_plan is None or bool(self.covering(method, need))
+        return self.load_plan is None or any(True for _ in self.covering(method, need))
 
     # What is to be
 

@@ -67,7 +67,7 @@ class LaneMemory:
         Returns:
             Whether there is, or will be, one that covers it.
         """
-        covering = self._held.covering(method, need)
+        covering = [*self._held.covering(method, need)]
         there = self._held.residency.held | self._asked.keys()
         if covering and not any(one.candidate.id in there for one in covering):
             self._asked[min(covering, key=self._cost_us).candidate.id] = None
@@ -92,17 +92,18 @@ class LaneMemory:
         """A batch of this need begins to run on an executable; so many rows could have run with it on a larger one."""
         if not self.tight:
             return
-        method = self._held.loadable(number).method
-        times_us = self._times_us(method, need, waiting_rows, "warm")
-        cost_us = times_us.pop(number)
-        saved_us = max(0.0, min(times_us.values()) - cost_us) if times_us else None
+        warm_us, gone_us = self._times_us(self._held.loadable(number).method, need, waiting_rows)
+        cost_us = warm_us.pop(number)
+        saved_us = max(0.0, min(warm_us.values()) - cost_us) if warm_us else None
         saved_us = self._held.residency.used(number, saved_us, now_s)
-        self._miss(self._times_us(method, need, waiting_rows, "evicted"), cost_us, number, saved_us)
+        self._miss(gone_us, cost_us, number, saved_us)
 
     def passes(self, method: ServedMethod, need: Sizes, cost_us: float) -> None:
         """A batch is to run on another lane at this cost."""
-        if self.tight and not self._times_us(method, need, 0, "warm"):
-            self._miss(self._times_us(method, need, 0, "evicted"), cost_us, None, 0.0)
+        if self.tight:
+            warm_us, gone_us = self._times_us(method, need, 0)
+            if not warm_us:
+                self._miss(gone_us, cost_us, None, 0.0)
 
     def make_room(self, running: int | None, now_s: float) -> bool:
         """Let come what was asked for, and what is worth it; whether anything went for that.
@@ -125,7 +126,7 @@ class LaneMemory:
     def short(self, short: Loadable, reason: str, now_s: float) -> None:
         """The device had no room for this one, and so has none for those that are at least as large."""
         self.shortages += 1
-        for loadable in self._held.covering(short.method, short.candidate.bucket):
+        for loadable in [*self._held.covering(short.method, short.candidate.bucket)]:
             self._held.mark(loadable.candidate.id, Mark(reason, now_s + MARKED_S))
 
     def again_s(self, now_s: float) -> float:
@@ -147,17 +148,24 @@ class LaneMemory:
             if self._held.residency.paid(better):
                 self._missed[better] = None
 
-    def _times_us(self, method: ServedMethod, need: Sizes, waiting_rows: int, state: str) -> dict[int, float]:
-        """What the rows take on each executable in this state: in several runs, or their share of one with others."""
+    def _times_us(
+        self, method: ServedMethod, need: Sizes, waiting_rows: int
+    ) -> tuple[dict[int, float], dict[int, float]]:
+        """What the rows take on each executable that is warm, and on each that went.
+
+        That is in several runs of a small one; on a large one, their share of a run with others that wait.
+        """
         rows = need[method.batch] if method.batch else 1
-        found: dict[int, float] = {}
+        warm, held = self._held.warm[method], self._held.residency.held
+        warm_us: dict[int, float] = {}
+        gone_us: dict[int, float] = {}
         for loadable in self._held.covering(method, need if method.batch is None else {**need, method.batch: 1}):
             number = loadable.candidate.id
-            if self._held.state(number) == state:
+            if number not in held or loadable.candidate in warm:
                 most = loadable.candidate.bucket[method.batch] if method.batch else 1
                 runs = math.ceil(rows / most) if most < rows else rows / min(most, rows + waiting_rows)
-                found[number] = runs * self._cost_us(loadable)
-        return found
+                (warm_us if number in held else gone_us)[number] = runs * self._cost_us(loadable)
+        return warm_us, gone_us
 
     def _let_come(self, number: int, running: int | None, now_s: float) -> None:
         asked = number in self._asked

@@ -658,7 +658,7 @@ def test_traffic_of_changing_shapes_brings_back_only_what_is_paid_for(traffic):
     missed_us = 0.0
     for rows, times in traffic:
         for _ in range(times):
-            covering = lane.held.covering(A, {"batch": rows})
+            covering = [*lane.held.covering(A, {"batch": rows})]
             warm = min(one.candidate.cost_us for one in covering if one.candidate.id in lane.warm)
             number = next(one.candidate.id for one in covering if one.candidate.cost_us == warm)
             missed_us += max(0.0, warm - min(one.candidate.cost_us for one in covering))
