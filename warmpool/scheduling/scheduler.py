@@ -283,9 +283,9 @@ class LaneScheduler[I: Item]:
         return group if plan.may_go_first(group, now_s) else plan.first
 
     def _ripe_s(self, group: Planned[I]) -> float:
-        """From when on a group does not wait for company."""
-        wait_s = self.policy.gather_s
-        if not wait_s or not group.method.mergeable or group.rows >= group.grid.best_rows[group.shape]:
+        """From when on a group does not wait for company. Who has no promise has no time to spare that is known of."""
+        wait_s = self.policy.gather_s if group.method.mergeable and group.promise_s <= group.due_s else 0.0
+        if not wait_s or group.rows >= group.grid.best_rows[group.shape]:
             return 0.0
         return min(entry.item.arrived_s for entry in group.entries) + wait_s
 

@@ -203,6 +203,13 @@ def test_waiting_for_company_never_breaks_a_promise_and_leaves_half_of_the_time_
     assert ran(made, 0.0) is not None
 
 
+def test_who_is_taken_in_without_a_promise_waits_for_no_company():
+    made = scheduler(prices=Prices(spread=2.0), gather_s=0.020)
+    item = waiting(by_s=0.015)
+    assert made.offer([item], 0.0, 0.0) is None
+    assert ran(made) == [item]
+
+
 def test_of_two_that_are_due_at_once_the_one_is_first_that_is_promised_it():
     made = scheduler(plan=[candidate(0, 10.0, batch=1), candidate(1, 10.0, batch=2)])
     promised = waiting(by_s=0.020)
