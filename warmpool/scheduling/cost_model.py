@@ -1,9 +1,14 @@
 """What a batch takes on a lane: as measured at publish, corrected by what the lane's own batches took.
 
-From sent to received, a batch is predicted to take its bucket's level times the lane's pace (`Pace`). The level is the
-centre of the bucket's last batches (`Recent`), each without the pace that the lane had; until there are a few it is
-assumed from the measurement at publish (`Published`). So one paused process moves nothing, a bucket that is measured
-wrongly is right after a few batches of its own, and a machine that becomes slower is noticed for all buckets at once.
+From sent to received, a batch is predicted to take its bucket's level: the centre of the bucket's last batches
+(`Recent`), or until there are a few what is assumed from the measurement at publish (`Published`). Two things make
+earlier batches worth less. When a bucket's last five all took much longer or shorter than its level, the bucket has
+changed, and those before them are forgotten. When batches of different buckets agree (`Pace`), the lane has changed,
+and what ran before, of whatever bucket, counts as so much longer. So one paused process moves nothing, a bucket is
+right after five batches of its own, and a machine that becomes slower is noticed for all buckets at once.
+
+Nothing is predicted that is far from all that was seen: at most four times the longest of the lane's last 31 batches
+and of the bucket's own last five, unless what is assumed from publish is more; and not below the same downwards.
 
 All of this is done in logarithms, where twice as long and half as long are equally far off.
 """
@@ -11,20 +16,23 @@ All of this is done in logarithms, where twice as long and half as long are equa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter, deque
+from statistics import median
 from typing import Any
 
-from warmpool.scheduling.pace import VOTES_MAX, Pace
+from warmpool.scheduling.pace import Pace, Vote
 from warmpool.scheduling.published import Published, Took, sane_us
 from warmpool.scheduling.recent import FEW, Recent
 from warmpool.scheduling.work import Method
 from warmpool.selection import Candidate
 
 OVERHEAD_US = 256.0  # of a round trip on a small machine
-RECENT_MAX = 31  # batches of a bucket that are remembered
+RECENT_MAX = 31  # batches of a bucket that are remembered, and of the lane
 SPREAD_MIN = 0.05
 MARGIN = 1.25  # spreads that a batch may be off without speaking for another pace
-CHANGED = 0.5  # how far a level may leave its reference before that is the bucket's own change
+CHANGED = 0.5  # how far the last few batches of a bucket are from its level when it has changed
+SETTLED = (2 * FEW, RECENT_MAX)  # batches after a bucket became known or changed at which others are compared with it
+FAR = math.log(4.0)  # how far a prediction may be from all that was seen
 
 EXCEEDED = 0.02  # the share of batches that may take longer than their bound
 WIDTH, WIDTH_MIN, WIDTH_MAX, WIDTH_STEP = 2.0, 1.0, 4.0, 0.2  # spreads from level to bound
@@ -36,10 +44,11 @@ FIT_FIRST, FIT_BUCKETS_MAX = 3, 32  # batches; the buckets that ran last
 
 
 class _Bucket:
-    """What is known of one bucket of one method: logarithms of microseconds, without the lane's pace.
+    """What is known of one bucket of one method: logarithms of microseconds.
 
-    `reference` is what its batches are compared with to see the pace. It stays, so that the pace adds up to what really
-    changed, while `level` follows the batches. `told` are level and bound when the version became
+    `recent` are its batches as they would have been on the lane as it is now, `last` what the last few really took.
+    `reference` is what its batches are compared with to see the lane change. It stays, so that changes add up to what
+    really changed, while `level` follows the batches. `told` are level and bound when the version became
     `told_version`.
     """
 
@@ -48,13 +57,14 @@ class _Bucket:
         "bound",
         "bound_us",
         "candidate",
+        "last",
         "latest",
         "level",
         "level_us",
         "method",
         "recent",
         "reference",
-        "settled",
+        "runs",
         "spread",
         "told",
         "told_version",
@@ -64,11 +74,12 @@ class _Bucket:
         self.method = method
         self.candidate = candidate
         self.recent = Recent(RECENT_MAX)
-        self.batches = 0
+        self.last: deque[float] = deque(maxlen=FEW)
+        self.runs = 0
+        self.batches = 0  # those that count: since it changed
         self.latest = 0
         self.spread = SPREAD_MIN
         self.reference: float | None = None
-        self.settled = RECENT_MAX
         self.told = (level, bound)
         self.told_version = -1
         self.believe(level, bound)
@@ -77,23 +88,41 @@ class _Bucket:
         self.level, self.level_us = level, math.exp(level)
         self.bound, self.bound_us = bound, math.exp(bound)
 
-    def refer(self, level: float) -> None:
-        """Set the reference once it is known, and where the bucket itself has changed; again once it is known well."""
-        if self.reference is None or self.batches == self.settled:
-            self.reference = level
-        elif abs(level - self.reference) > max(CHANGED, 3.0 * self.spread):
-            self.reference = level
-            self.settled = self.batches + RECENT_MAX
+    def take(self, took: float, number: int) -> None:
+        """A batch took this long, as the lane's batch of this number."""
+        self.runs += 1
+        self.batches += 1
+        self.latest = number
+        self.recent.add(took)
+        self.last.append(took)
 
-    def rebase(self, moved: float) -> None:
-        """The pace has moved: of the latest batches, those that it explains were no exceptions of this bucket."""
-        if self.reference is None:
-            return
+    def refer(self, level: float) -> None:
+        """Set the reference once it is known, and again once it is known well."""
+        if self.reference is None or self.batches in SETTLED:
+            self.reference = level
+
+    def forget(self) -> bool:
+        """If its last few batches all contradict its level, it has changed: they are all that is known."""
+        if self.batches < FEW or min(self.last) - CHANGED <= self.level <= max(self.last) + CHANGED:
+            return False
+        self.recent.replace(self.last)
+        self.batches = FEW
+        self._move(median(self.last) - self.level)
+        return True
+
+    def shift(self, by: float, kept: int) -> None:
+        """The lane has changed: all but so many batches would take this much longer now. Those have the last word."""
         numbers = list(self.recent.numbers)
-        for place in range(max(0, len(numbers) - VOTES_MAX), len(numbers)):
-            if (numbers[place] - self.level) / moved > 0.5:
-                numbers[place] -= moved
-        self.recent.replace(numbers)
+        before = max(0, len(numbers) - kept)
+        self.recent.replace([number + by for number in numbers[:before]] + numbers[before:])
+        if self.reference is not None:
+            self.reference += by
+        self._move(by)
+        if kept:
+            self.forget()
+
+    def _move(self, by: float) -> None:
+        self.believe(self.level + by, self.bound + by)
 
     def took(self) -> Took:
         """What its batches say of measurements at publish, with more weight once it is known."""
@@ -118,7 +147,8 @@ class CostModel:
     """Predicted times of one lane's batches, over all the processes of its life.
 
     Holds at most 1024 buckets, of each the last 31 batches. `observe` takes about 5 us; half a millisecond at the fifth
-    batch of a bucket, and when there are twice as many batches as last time. The others take less than 1 us.
+    batch of a bucket, and when there are twice as many batches as last time; when a bucket or the lane has changed,
+    some 20 us more for each bucket. The others take less than 1 us.
 
     Args:
         overhead_us: What the way to a lane and back is assumed to take until batches have run, above 0.
@@ -134,16 +164,18 @@ class CostModel:
         self._published = Published(overhead_us)
         self._pace = Pace()
         self._batches = 0
+        self._ran: deque[_Bucket] = deque(maxlen=RECENT_MAX)
+        self._seen = Recent(RECENT_MAX)
         self._width = WIDTH
         self._fit_at = FIT_FIRST
 
     def predicted_us(self, method: Method, candidate: Candidate) -> float:
         """What a batch takes from sent to received by all that is known, above 0."""
-        return self._bucket(method, candidate).level_us * self._pace.ratio
+        return self._bucket(method, candidate).level_us
 
     def bound_us(self, method: Method, candidate: Candidate) -> float:
         """What about one batch in fifty takes more than; above the prediction."""
-        return self._bucket(method, candidate).bound_us * self._pace.ratio
+        return self._bucket(method, candidate).bound_us
 
     def observe(self, method: Method, candidate: Candidate, took_us: float) -> None:
         """A batch took this long from sent to received. Nothing is learned from 0 or less: a clock was set back."""
@@ -152,14 +184,21 @@ class CostModel:
         one = self._bucket(method, candidate)
         took = math.log(sane_us(took_us))
         self._adapt_width(one, took)
-        paced = self._vote(one, took)
         self._batches += 1
-        one.batches += 1
-        one.latest = self._batches
-        one.recent.add(took - self._pace.value)
+        one.take(took, self._batches)
+        self._ran.append(one)
+        self._seen.add(took)
+        changed = self._vote(one, took)
         self._believe(one)
-        unsure = self._fit() if self._batches >= self._fit_at or one.batches == FEW else ()
-        if paced or one.moved or any(other.moved for other in unsure):
+        changed = one.forget() or changed
+        if changed or self._batches >= self._fit_at or one.runs == FEW:
+            self._fit()
+            others = [other for other in self._buckets.values() if changed or other.batches < FEW]
+        else:
+            others = []
+        for other in others:
+            self._believe(other)
+        if one.moved or any(other.moved for other in others):
             self.version += 1
 
     def describe(self) -> list[dict[str, Any]]:
@@ -170,9 +209,9 @@ class CostModel:
                 "method": getattr(one.method, "name", ""),
                 "bucket": one.candidate.bucket,
                 "published_us": one.candidate.cost_us,
-                "predicted_us": round(one.level_us * self._pace.ratio, 1),
-                "bound_us": round(one.bound_us * self._pace.ratio, 1),
-                "runs": one.batches,
+                "predicted_us": round(one.level_us, 1),
+                "bound_us": round(one.bound_us, 1),
+                "runs": one.runs,
             }
             for one in self._buckets.values()
         ]
@@ -196,46 +235,54 @@ class CostModel:
         """Forget a bucket that never ran, of which nothing is lost, or else the one that ran longest ago."""
 
         def worth(key: tuple[Method, frozenset[tuple[str, int]]]) -> tuple[bool, int]:
-            return self._buckets[key].batches > 0, self._buckets[key].latest
+            return self._buckets[key].runs > 0, self._buckets[key].latest
 
         del self._buckets[min(self._buckets, key=worth)]
 
     def _vote(self, one: _Bucket, took: float) -> bool:
-        """Let a batch speak for a pace of the lane; whether that has moved, always by more than 5 %."""
+        """Let a batch say whether the lane has changed; if it has, what ran before is worth what it would take now."""
         if one.reference is None:
             return False
-        margin = MARGIN * one.spread + self._published.doubt(one.method.model) / (1 + one.batches)
-        if moved := self._pace.vote(took - one.reference, margin):
-            for other in self._buckets.values():
-                other.rebase(moved)
-        return bool(moved)
+        margin = MARGIN * one.spread + self._published.doubt(one.method.model) / one.batches
+        change = self._pace.vote(Vote(self._batches, one, took - one.reference, margin))
+        if change is None:
+            return False
+        kept = Counter(list(self._ran)[change.since - self._batches - 1 :])
+        for other in self._buckets.values():
+            other.tell(self.version)
+            other.shift(change.by, kept[other])
+        return True
 
     def _believe(self, one: _Bucket) -> None:
         """Work out level and bound of a bucket anew."""
         one.tell(self.version)
         model = one.method.model
         assumed = math.log(self._published.assumed_us(model, one.candidate.cost_us))
-        level = one.recent.centre(one.level, assumed)
-        bound = level + self._published.doubt(model) / (1 if one.batches < FEW else 1 + one.batches)
+        centre = one.recent.centre(one.level, assumed)
+        width = self._published.doubt(model) / (1 if one.batches < FEW else 1 + one.batches)
         if one.batches >= FEW:
             low, high, highest = one.recent.tails()
-            one.spread = max(SPREAD_MIN, min(level - low, high - level))
-            bound += max(SPREAD_MIN, min(self._width * (high - level), BEYOND * (highest - level)))
-            one.refer(level)
-        one.believe(level, bound)
+            one.spread = max(SPREAD_MIN, min(centre - low, high - centre))
+            width += max(SPREAD_MIN, min(self._width * (high - centre), BEYOND * (highest - centre)))
+            one.refer(centre)
+        level = self._sane(centre, assumed, one)
+        one.believe(level, level + width)
+
+    def _sane(self, level: float, assumed: float, one: _Bucket) -> float:
+        """The nearest level to this that is not far from all that was seen and assumed."""
+        if not self._batches:
+            return level
+        seen = (*self._seen.ends(), *one.last)
+        return min(max(level, min(min(seen) - FAR, assumed)), max(max(seen) + FAR, assumed))
 
     def _adapt_width(self, one: _Bucket, took: float) -> None:
         """Adaptive conformal inference (I. Gibbs, E. Candes, 2021): bounds widen until as few exceed them as may."""
         if one.batches >= FEW:
-            step = WIDTH_STEP * ((took > one.bound + self._pace.value) - EXCEEDED)
+            step = WIDTH_STEP * ((took > one.bound) - EXCEEDED)
             self._width = min(max(self._width + step, WIDTH_MIN), WIDTH_MAX)
 
-    def _fit(self) -> Sequence[_Bucket]:
-        """See what the measurements at publish are worth; gives the buckets that lean on them."""
+    def _fit(self) -> None:
+        """See what the measurements at publish are worth."""
         self._fit_at = 2 * self._batches
-        ran = sorted((one for one in self._buckets.values() if one.batches), key=lambda one: -one.latest)
+        ran = sorted((one for one in self._buckets.values() if one.runs), key=lambda one: -one.latest)
         self._published.fit([one.took() for one in ran[:FIT_BUCKETS_MAX]])
-        unsure = [one for one in self._buckets.values() if one.batches < FEW]
-        for one in unsure:
-            self._believe(one)
-        return unsure

@@ -29,7 +29,7 @@ class Recent:
         insort(self._ordered, number)
 
     def replace(self, numbers: Iterable[float]) -> None:
-        """Take these for all that there are, the oldest first, as many as before."""
+        """Take these for all that there are, the oldest first."""
         self._latest = deque(numbers)
         self._ordered = sorted(self._latest)
 
@@ -53,6 +53,10 @@ class Recent:
     def numbers(self) -> Sequence[float]:
         """All of them, the oldest first."""
         return self._latest
+
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest. At least one has to be there."""
+        return self._ordered[0], self._ordered[-1]
 
     def tails(self) -> tuple[float, float, float]:
         """What a tenth lies below, what a tenth lies above, and the largest. At least two have to be there."""

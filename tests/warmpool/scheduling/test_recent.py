@@ -29,6 +29,7 @@ def test_it_holds_the_last_ones_in_their_order(added, size_max):
     if len(made.numbers) > 1:
         low, high, highest = made.tails()
         assert highest == max(made.numbers)
+        assert made.ends() == (min(made.numbers), highest)
         assert low <= high <= highest or len(made.numbers) == 2
 
 
