@@ -225,7 +225,8 @@ def test_pieces_of_which_one_is_answered_and_one_fails_at_once_fail_the_whole_wi
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
         whole = part(doubling(), {"batch": 2}, [np.array([1, 2], np.int32)])
         first, second = whole.fall_apart(1)
-        first.answer.set_result(None)
+        nothing: Any = None
+        first.answer.set_result(nothing)
         second.answer.set_exception(ValueError("no room"))
         with pytest.raises(ValueError, match="no room"):
             await whole.answer

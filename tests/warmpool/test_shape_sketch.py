@@ -39,7 +39,8 @@ def test_a_size_is_too_large_by_no_more_than_the_error_that_is_stated(
     largest: int, cells_max: int, data: st.DataObject
 ) -> None:
     """For a bucket that just covers, or just not: what it covers for sure, and if it is larger by the error."""
-    shapes = data.draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, largest)), min_size=40, max_size=60))
+    sizes = st.tuples(st.integers(0, 2), st.integers(0, largest))
+    shapes: list[Shape] = [*data.draw(st.lists(sizes, min_size=40, max_size=60))]
     sketch = counted(shapes, cells_max)
     one = data.draw(st.sampled_from(shapes))
     bucket = (one[0], max(0, one[1] - data.draw(st.integers(0, 1))))
