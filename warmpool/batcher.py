@@ -161,7 +161,7 @@ class Batcher:
             part.shortages += out_of_memory
             if self._closed:
                 part.answer.set_exception(NotWarm(SHUTTING_DOWN))
-            elif max(part.runs, part.shortages) >= RUNS_MAX:
+            elif max(part.runs - part.unwritten, part.shortages) >= RUNS_MAX:
                 part.answer.set_exception(LaneFailed(f"it was run {RUNS_MAX} times and failed; the log says why"))
             else:
                 self._place_again(part)
@@ -277,6 +277,7 @@ class Batcher:
             parts[0].answer.set_exception(error)
             return
         for part in parts:
+            part.unwritten += 1
             self._place_again(part)
 
     # Leaving

@@ -62,6 +62,7 @@ class Part:
     priority: int = 0
     cold: bool = False
     runs: int = 0
+    unwritten: int = 0  # of these, runs that never were, for a neighbour's rows could not be written
     shortages: int = 0  # runs for which there was no room
     pieces: list[Part] = field(default_factory=list)  # what runs in its place
 

@@ -80,7 +80,9 @@ class EarlyDigests:
             return self._digests.get(identity)
 
     def close(self) -> None:
-        """End the fork, if it is still there."""
+        """End the fork, if it is still there; whoever listens to it hears that."""
+        if self._process:
+            self._process.kill()
         with self._hearing:
             self._end()
 

@@ -133,6 +133,21 @@ async def test_a_request_whose_sizes_are_not_those_of_its_rows_fails_alone(monke
     assert [outputs(tasks[0]), outputs(tasks[2])] == [[2, 4], [6, 8]]
 
 
+@manual_clock
+async def test_what_could_not_be_written_for_a_neighbour_has_both_its_runs_still(monkeypatch):
+    world = World()
+    world.primary.warms(DOUBLE, batch=4)
+    fails_for_poison(monkeypatch, batches, "fill", lambda _, __, sources: sources)
+    await world.ask(DOUBLE, [0])
+    poison, neighbour = [await world.ask(DOUBLE, [number]) for number in (POISON, 2)]
+    world.primary.finish()
+    world.primary.fail()
+    world.primary.finish()
+    await rest()
+    assert isinstance(poison.exception(), Mistake)
+    assert neighbour.result().outputs[0].tolist() == [4]
+
+
 @pytest.mark.parametrize("broken", ["costs", "told"])
 def test_a_mistake_in_what_is_noted_of_a_batch_costs_nobody_an_answer(broken, monkeypatch):
     @manual_clock
