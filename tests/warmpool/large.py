@@ -37,7 +37,7 @@ HUNGRY = """
 from jax import lax
 from warmpool.model import Dim, Model, Tensor
 
-batch = Dim("batch", max=8, sizes=(1, 4, 8), batch=True)
+batch = Dim("batch", max=8, sizes=(1, 2, 8), batch=True)
 
 def predict(params, x):
     _, steps = lax.scan(lambda carry, _: (carry * 0.5 + 1.0, carry), x, None, length=1024)

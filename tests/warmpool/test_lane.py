@@ -416,8 +416,8 @@ def test_a_run_for_which_there_is_no_room_fails_and_says_so_and_smaller_ones_do_
     failed = lane.ask(messages.Run(executable=loads[8].executable), messages.Failed)
     assert failed.out_of_memory
     assert "RESOURCE_EXHAUSTED" in failed.reason
-    x = np.linspace(-1, 1, 4 * 4096, dtype=np.float32).reshape(4, 4096)
-    np.testing.assert_array_equal(lane.run(loads[4], x)[0], hungry(x))
+    x = np.linspace(-1, 1, 2 * 4096, dtype=np.float32).reshape(2, 4096)
+    np.testing.assert_array_equal(lane.run(loads[2], x)[0], hungry(x))
     cold = lane.ask(changed(loads[8], executable=100), messages.Cold)
     assert cold.out_of_memory, "its first run takes as much"
     lane.ask(messages.Unload(executable=100), messages.Unloaded)
