@@ -59,11 +59,20 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One run of the clients: answers a second in the middle of it, how late, and CPU time for each by process."""
+    """One run of the clients after one of the bare process.
+
+    Attributes:
+        connections: Of the clients.
+        per_s: Answers a second in the middle of the run.
+        p99_s: The 99th percentile of their latencies.
+        bare_per_s: Requests a second of the bare process.
+        cpu_ms: CPU time of a request by process, "bare" among them.
+    """
 
     connections: int
     per_s: float
     p99_s: float
+    bare_per_s: float
     cpu_ms: dict[str, float]
 
 
@@ -112,23 +121,14 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
         ):
             poll(server.port, STATUS, START_S_MAX, settled)
             clients = Clients(folders.root / f"load-{subject.model}", server, subject)
-            bare_per_s: list[float] = []
-            bare_cpu_ms: list[float] = []
             loaded: list[list[Loaded]] = []
             for number in range(1, rounds + 1):
-                took_s, took_cpu_s, expected = bare.run()
-                bare_per_s.append(len(subject.requests) / took_s)
-                bare_cpu_ms.append(took_cpu_s * 1e3 / len(subject.requests))
-                loaded.append([clients.load(connections, expected) for connections in subject.connections])
+                loaded.append([clients.load(connections, bare) for connections in subject.connections])
                 best = best_of(loaded[-1], subject.p99_s_max)
-                times = f"bare {bare_per_s[-1]:.0f} requests/s, HTTP {best.per_s:.0f}, p99 {best.p99_s * 1e3:.0f} ms"
+                times = f"bare {best.bare_per_s:.0f} requests/s, HTTP {best.per_s:.0f}, p99 {best.p99_s * 1e3:.0f} ms"
                 say(f"throughput {number}/{rounds}: {subject.title}: {times}")
-        figures += figures_of(subject, bare_per_s, bare_cpu_ms, loaded)
-        raw[subject.title] = {
-            "bare_per_s": bare_per_s,
-            "offline": bare.describe(),
-            "loaded": [list(map(asdict, each)) for each in loaded],
-        }
+        figures += figures_of(subject, loaded)
+        raw[subject.title] = {"offline": bare.describe(), "loaded": [list(map(asdict, each)) for each in loaded]}
     return Report("throughput, clients that wait for their answers", figures, raw)
 
 
@@ -138,12 +138,7 @@ def best_of(loaded: Sequence[Loaded], p99_s_max: float) -> Loaded:
     return max(within, key=lambda one: one.per_s) if within else min(loaded, key=lambda one: one.p99_s)
 
 
-def figures_of(
-    subject: Subject,
-    bare_per_s: Sequence[float],
-    bare_cpu_ms: Sequence[float],
-    loaded: Sequence[Sequence[Loaded]],
-) -> list[Figure]:
+def figures_of(subject: Subject, loaded: Sequence[Sequence[Loaded]]) -> list[Figure]:
     """The best number of connections within the limit, by the median of the rounds, and what it gives in each."""
     columns = list(zip(*loaded, strict=True))
     medians = [
@@ -151,12 +146,14 @@ def figures_of(
             column[0].connections,
             statistics.median(one.per_s for one in column),
             statistics.median(one.p99_s for one in column),
+            0.0,
             {},
         )
         for column in columns
     ]
     best = columns[medians.index(best_of(medians, subject.p99_s_max))]
     per_s = [one.per_s for one in best]
+    bare_per_s = [one.bare_per_s for one in best]
     title = subject.title
     limit = f"within a p99 of {subject.p99_s_max * 1e3:.0f} ms"
     return [
@@ -168,14 +165,14 @@ def figures_of(
             Figure(f"  CPU time a request: {name}", "ms", tuple(one.cpu_ms[name] for one in best))
             for name in best[0].cpu_ms
         ),
-        Figure("  CPU time a request: bare", "ms", tuple(bare_cpu_ms)),
-        Figure("  of all cores' time what front and clients leave", "x", tuple(map(left, best, bare_cpu_ms))),
+        Figure("  of all cores' time what front and clients leave", "x", tuple(map(left, best))),
     ]
 
 
-def left(loaded: Loaded, bare_cpu_ms: float) -> float:
+def left(loaded: Loaded) -> float:
     """The ratio to expect where every core is busy, and lanes need no more than the bare process."""
-    return bare_cpu_ms / (bare_cpu_ms + loaded.cpu_ms["front"] + loaded.cpu_ms["clients"])
+    bare_ms = loaded.cpu_ms["bare"]
+    return bare_ms / (bare_ms + loaded.cpu_ms["front"] + loaded.cpu_ms["clients"])
 
 
 class Clients:
@@ -196,9 +193,10 @@ class Clients:
             "out": str(self._out),
         }
 
-    def load(self, connections: int, expected: Sequence[NDArray[Any]]) -> Loaded:
-        """Answer every request about once, over so many connections. Raises WrongAnswer."""
+    def load(self, connections: int, bare: OfflineBatches) -> Loaded:
+        """Have every request answered by the bare process, and then over so many connections. Raises WrongAnswer."""
         count = len(self._subject.requests)
+        bare_s, bare_cpu_s, expected = bare.run()
         plan = self._plan | {"connections": connections, "answers": round(count * (1 + 2 * WARM_UP))}
         self._plan_file.write_text(json.dumps(plan), encoding="utf-8")
         pid = self._server.pid
@@ -222,7 +220,8 @@ class Clients:
         took_s = counted[-1]["answered_s"] - counted[0]["answered_s"]
         latencies_s = [one["answered_s"] - one["sent_s"] for one in counted]
         cpu_ms = {name: one_s * 1e3 / len(told["done"]) for name, one_s in used_s.items()}
-        return Loaded(connections, count / took_s, percentile(latencies_s, 0.99), cpu_ms)
+        cpu_ms["bare"] = bare_cpu_s * 1e3 / count
+        return Loaded(connections, count / took_s, percentile(latencies_s, 0.99), count / bare_s, cpu_ms)
 
     def _check(self, told: dict[str, Any], expected: Sequence[NDArray[Any]]) -> None:
         data = self._out.read_bytes()

@@ -57,6 +57,7 @@ class LiveQueue:
     def ended(self, run: Run, took_us: float) -> None:
         group = self._group
         assert group is not None
+        self._free_s = 0.0
         method = run.requests[0].method
         self.costs.observe(method, run.candidate, took_us)
         self.scheduler.ran(method, group.cost_us, took_us)
