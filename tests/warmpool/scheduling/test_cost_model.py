@@ -241,6 +241,18 @@ def test_a_change_that_a_bucket_has_followed_itself_is_not_added_to_it_again():
     assert all(machine.wrong(one) < 1.2 for one in CANDIDATES)
 
 
+def test_a_bucket_whose_own_batches_contradict_the_change_of_the_lane_has_the_last_word():
+    machine = Machine(noise=0.05)
+    machine.run(300)
+    steady, others = CANDIDATES[2], [CANDIDATES[number] for number in (0, 1, 3, 4)]
+    for _ in range(2):
+        for one in (*others[:2], steady, *others[2:]):
+            machine.model.observe(METHOD, one, (1 if one is steady else 5) * machine.true_us(one))
+    assert machine.wrong(steady) < 1.15
+    machine.slow = 5.0
+    assert all(machine.wrong(one) < 1.15 for one in [*others, CANDIDATES[5]])
+
+
 # Disturbances, and what is right again after them
 
 
@@ -285,6 +297,20 @@ def test_no_prediction_is_further_than_four_times_from_all_that_was_seen_and_ass
             assumed_us = model.predicted_us(never, one)  # of a method that never ran
             predicted_us = model.predicted_us(METHOD, one)
             assert min(least / 4, assumed_us) * 0.99 <= predicted_us <= max(most * 4, assumed_us) * 1.01
+
+
+@pytest.mark.parametrize("times", [1000.0, 0.001])
+def test_a_change_of_the_lane_brings_no_bucket_further_than_that_and_nothing_is_lost_by_it(times):
+    model = CostModel()
+    *often, rare = candidates((100.0, 110.0, 120.0))
+    rare_us = 300.0 * times  # of which the measurement at publish knows nothing
+    for _ in range(10):
+        model.observe(METHOD, rare, rare_us)
+    for slow in (1.0, times, 1.0):
+        for _, one in itertools.product(range(10), often):
+            model.observe(METHOD, one, 300.0 * slow)
+        far = {1000.0: 4.0, 0.001: 0.25}[times] if slow == times else 1.0
+        assert model.predicted_us(METHOD, rare) == pytest.approx(far * rare_us, rel=0.1)
 
 
 @settings(max_examples=150, deadline=None)
