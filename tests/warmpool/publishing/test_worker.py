@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from warmpool.publishing import worker
@@ -72,6 +74,49 @@ def test_a_compile_that_cannot_run_as_a_reference_is_a_compile_all_the_same(
     argument = {"platform": "cpu", "bucket": {}, "manifest": str(tmp_path / "manifest.json"), "outputs": "file"}
     result = worker.compile_bucket(argument)
     assert (result["failure"], len(written)) == ("RuntimeError: no room for it", 1)
+
+
+class Clocked:
+    """An executable whose runs take what is written here, on a clock of its own."""
+
+    def __init__(self, first_ms: int, others_ms: int) -> None:
+        self.now_ns = 0
+        self.runs = 0
+        self.first_ms, self.others_ms = first_ms, others_ms
+
+    def perf_counter_ns(self) -> int:
+        return self.now_ns
+
+    def run(self, arguments: list[Any]) -> list[Any]:
+        self.now_ns += (self.others_ms if self.runs else self.first_ms) * 1_000_000
+        self.runs += 1
+        return arguments
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "others_ms", "proof_runs", "runs"),
+    [
+        (9, 1, 3, 1 + worker.TIMED_RUNS_MAX),  # those of the proof count, but for the first
+        (9, 1, 40, 40),
+        (300, 100, 2, 3),  # half a second is enough
+        (900, 600, 1, 2),  # one that was not the first
+        (900, 600, 5, 5),
+    ],
+)
+def test_what_a_run_takes_is_the_median_of_the_proofs_runs_and_of_more_where_they_are_few(
+    first_ms: int, others_ms: int, proof_runs: int, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocked = Clocked(first_ms, others_ms)
+    monkeypatch.setattr(worker, "time", clocked)
+    loaded = object.__new__(worker._Loaded)
+    loaded.executable, loaded.runtime = clocked, SimpleNamespace(put=lambda array: array)  # type: ignore[assignment]
+    loaded.weights, loaded._taken_ns = [], []
+    inputs = [np.ones(2, np.float32)]
+    for _ in range(proof_runs):
+        (output,) = loaded.run(inputs)
+        np.testing.assert_array_equal(output, inputs[0])
+    assert loaded.median_us(inputs) == others_ms * 1000
+    assert clocked.runs == runs
 
 
 def test_xla_knows_the_option(tmp_path: Path) -> None:
