@@ -12,13 +12,14 @@ from cache.fetching import DOWNLOADS_PARALLEL
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from tests.warmpool.served import tensor
-from tests.warmpool.stored_version import PREDICT, executable, put, target
+from tests.warmpool.stored_version import PREDICT, WEIGHTS, executable, put, target
 from warmpool import manifest as stored
 from warmpool import messages
 from warmpool.arena import regions
 from warmpool.catalog import read_catalog
-from warmpool.load_plan import NOT_PUBLISHED, SPARE_BYTES, plan_loads
-from warmpool.manifest import MethodSpec
+from warmpool.load_plan import CODE_BYTES_A_STORED_BYTE, NOT_PUBLISHED, SPARE_BYTES, plan_loads
+from warmpool.manifest import MemorySpec, MethodSpec
+from warmpool.residency import Footprint
 
 HERE = Fingerprint({"machine": "here"})
 
@@ -81,6 +82,33 @@ def test_an_executable_is_planned_with_where_its_tensors_lie(store):
         7.5,
     )
     assert (loadable.minimum, loadable.title) == (True, "tiny:predict batch=2,seq=4")
+
+
+def test_what_an_executable_takes_is_as_it_was_measured_and_else_more_rather_than_less(store):
+    """Its tensors lie in 32 + 4 bytes, and in 18 from the next multiple of 64 on."""
+    put(store)
+    measured = MemorySpec(code=7000, temp=500, arguments=40, outputs=18)
+    kinds = {"measured": measured, "size": MemorySpec(temp=500), "before": None}
+    specs = [executable(key, bucket={"batch": 2, "seq": 4}, size_bytes=100, memory=kinds[key]) for key in kinds]
+    put_target(store, "tiny", *specs)
+    planned = plan(store)
+    tensors = 64 + 64 + 18
+    stored = 100 * CODE_BYTES_A_STORED_BYTE
+    assert [one.footprint for one in planned.loadables.values()] == [
+        Footprint("tiny/1", 7000, 500 + tensors),
+        Footprint("tiny/1", stored, 500 + tensors),
+        Footprint("tiny/1", stored, tensors + tensors),
+    ]
+    assert planned.weights_bytes == {"tiny/1": len(WEIGHTS)}
+    assert planned.end == 3
+
+
+def test_numbers_go_on_where_another_plan_ends_whatever_became_of_its_executables(store):
+    put(store)
+    put_target(store, "tiny", executable("a"), executable("b"))
+    models = read_catalog(store).models.values()
+    planned = plan_loads(store, models, HERE, verified={}, ladder_only=False, first=5)
+    assert (sorted(planned.loadables), planned.end) == ([5, 6], 7)
 
 
 def test_the_cpu_lane_holds_the_ladder_alone(store):
