@@ -552,3 +552,42 @@ def test_what_did_not_fit_comes_when_it_is_wanted_and_runs(tiny_store, zygote):
             await world.lane.stop(WAIT_S_MAX)
 
     asyncio.run(main())
+
+
+def test_what_is_wanted_comes_though_what_has_to_go_for_it_runs_one_batch_after_the_other(tiny_store, zygote):
+    """Whoever is told of a batch's end gives the lane the next one at once, if it is idle."""
+
+    async def main():
+        world = World(tiny_store, zygote)
+        world.lane.start()
+        await world.until_warm()
+        residency = world.lane.held.residency
+        others = [number for number in residency.held if number not in residency.pinned]
+        room_for_one = max(map(residency.needed_bytes, others))
+        await world.lane.stop(WAIT_S_MAX)
+
+        world = World(tiny_store, zygote, memory_bytes_max=room_for_one)
+        world.lane.start()
+        try:
+            await world.until_warm()
+            held, method = world.lane.held, world.model.methods["predict"]
+            (running,) = held.residency.held - held.residency.pinned
+            wanted = next(one for one in held.covering(method, {"batch": 8}) if one.candidate.id != running)
+
+            def go_on(*_):
+                if world.lane.idle and held.is_warm(running):
+                    world.lane.submit(world.any_batch(held.loadable(running).message))
+                world.news.set()
+
+            setattr(world, "finished", go_on)  # noqa: B010
+            setattr(world, "cooled", go_on)  # noqa: B010
+            go_on()
+            assert world.lane.batch is not None
+            assert world.lane.want(method, {"batch": 8})
+            await world.until(lambda: held.is_warm(wanted.candidate.id))
+            assert not held.is_warm(running)
+            assert world.lane.batches_run > 0
+        finally:
+            await world.lane.stop(WAIT_S_MAX)
+
+    asyncio.run(main())
