@@ -76,7 +76,6 @@ class Survey:
                 for spec in target.executables:
                     yield version, digest, spec
 
-
     def named(self, name: str) -> Published:
         """The version that MODEL@VERSION means; MODEL alone means the one that is served.
 
