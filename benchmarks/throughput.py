@@ -35,7 +35,7 @@ from cache.executable import Runtime
 
 START_S_MAX = 180.0
 LOAD_S_MAX = 300.0
-TOLERANCE = 1e-4
+TARGET = Target("at least", 0.9)
 WARM_UP = 0.15  # the share of answers, at either end, that are not counted
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,7 +54,7 @@ class Subject:
     requests: list[dict[str, NDArray[Any]]]
     connections: tuple[int, ...]
     p99_s_max: float
-    target: Target | None = None
+    target: Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,12 @@ def subjects() -> list[Subject]:
         return {"image": generator.integers(0, 17, (rows, 8, 8)).astype(np.float32)}
 
     texts = [text(length) for length in lengths]
-    at_least = Target("at least", 0.9)
-    return [
-        Subject("embed, mixed lengths", "embed", padded_sentence(16), "output", texts, (32, 64), 1.0, at_least),
-        Subject("digits, 1 row", "digits", picture(), "probabilities", [images(1) for _ in range(2000)], (16, 32), 0.1),
-        Subject(
-            "digits, 32 rows", "digits", picture(), "probabilities", [images(32) for _ in range(500)], (8, 16), 0.1
-        ),
+    embed = Subject("embed, mixed lengths", "embed", padded_sentence(16), "output", texts, (32, 64), 1.0, TARGET)
+    digits = [
+        Subject(title, "digits", picture(), "probabilities", [images(rows) for _ in range(count)], tried, 0.1, TARGET)
+        for title, rows, count, tried in (("digits, 1 row", 1, 2000, (16, 32)), ("digits, 32 rows", 32, 500, (8, 16)))
     ]
+    return [embed, *digits]
 
 
 def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
