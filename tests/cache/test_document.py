@@ -26,9 +26,10 @@ SEAL = SEALED.removeprefix(BODY)
 NOT_ITS = f"its signature is not that of the key {SIGNER.key_id[:16]}"
 NOT_SIGNED = "it is not signed"
 
-bodies = st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=5).map(
-    lambda lines: b"".join(line + b"\n" for line in lines)
-)
+lines = st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))
+bodies = st.lists(  # none is taken for a signature: Hypothesis also draws what it finds written in the code
+    lines.filter(lambda line: not line.startswith(b'{"signed_by":')), max_size=5
+).map(lambda lines: b"".join(line + b"\n" for line in lines))
 paths = st.text("abc/.", max_size=12)
 
 
