@@ -1,8 +1,8 @@
 """One instance: the front, its lanes, and the order in which they come up and go down.
 
-start: the zygote imports while the front reads the catalog and verifies weights; the primary lane is forked as soon as
-the zygote can. The CPU lane starts once the primary has tried everything, or has died: beside a primary that loads it
-would only take its cores.
+start: the primary lane is asked for before the catalog is read, and forked as soon as the zygote has imported; weights
+are verified meanwhile, by what an early fork found. The CPU lane starts once the primary has tried everything, or has
+died: beside a primary that loads it would only take its cores.
 """
 
 from __future__ import annotations
