@@ -171,19 +171,11 @@ def test_a_process_with_one_thread_becomes_a_zygote_without_its_files_and_any_ot
 
 
 def forked(*, ends):
-    """A process that this one has forked: it ends with 3 at once, or never."""
-    pid = os.fork()
-    if pid == 0:
-        while not ends:
-            signal.pause()
-        os._exit(3)
-    return ForkedProcess(pid)
+    """A child, but not a fork of this process, in which other tests leave threads: it ends with 3, or never."""
+    command = ["sh", "-c", "exit 3" if ends else "exec sleep 1000"]
+    return ForkedProcess(os.posix_spawn("/bin/sh", command, os.environ))
 
 
-fork_beside_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # those of other tests
-
-
-@fork_beside_threads
 def test_a_forked_process_is_waited_for_and_killed_like_any_other():
     assert forked(ends=True).wait(60) == 3
     hanging = forked(ends=False)
@@ -195,7 +187,6 @@ def test_a_forked_process_is_waited_for_and_killed_like_any_other():
     hanging.kill()  # whose number may be another's by now
 
 
-@fork_beside_threads
 def test_a_forked_process_that_somebody_else_has_buried_is_gone():
     buried = forked(ends=True)
     assert os.waitpid(buried.pid, 0)[0] == buried.pid
