@@ -184,7 +184,7 @@ def test_killed_right_before_any_step_nothing_half_done_is_visible_and_the_next_
     """Of two buckets, so that one of them may be there and the other not."""
     whole = Whole(publishers, before, tmp_path / "whole", sizes=(1, 2))
     kinds = [path.partition("/")[0] for _, path in whole.steps]
-    assert kinds.count("executables") == 3  # a reference among them
+    assert kinds.count("executables") == 4  # two references among them
     assert kinds[-3:] == ["weights", "models", "models"]
     assert "leases" in kinds
     for number in range(len(whole.steps) + 1):
