@@ -51,7 +51,7 @@ class Dim:
             raise misdeclared(f"max is {self.max!r}; it must be an int of at least 1", dimension=self.name)
         if not _are_ints(self.sizes):
             raise misdeclared(f"sizes is {self.sizes!r}; it must be a tuple of ints", dimension=self.name)
-        object.__setattr__(self, "sizes", tuple(self.sizes) or _powers_of_two(self.max))
+        object.__setattr__(self, "sizes", tuple(self.sizes) or powers_of_two(self.max))
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -155,7 +155,8 @@ class LengthMask(Tensor):
         return dim
 
 
-def _powers_of_two(maximum: int) -> tuple[int, ...]:
+def powers_of_two(maximum: int) -> tuple[int, ...]:
+    """Those below a size, and that: the bucket sizes of a dimension for which none are declared."""
     return (*(2**exponent for exponent in range((maximum - 1).bit_length())), maximum)
 
 

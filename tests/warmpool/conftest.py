@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from cache.local_store import LocalStore
-from tests.instance_process import serving
+from tests.instance_process import free_port, serving
 from tests.tiny import publish_tiny
 from tests.warmpool.large import publish_large
 
@@ -39,6 +39,12 @@ def large_store(tmp_path_factory):
 def own_store(tiny_store, tmp_path):
     """A copy that a test may damage, of what was published: without what instances of other tests have counted."""
     return shutil.copytree(tiny_store, tmp_path / "store", ignore=shutil.ignore_patterns("traffic"))
+
+
+@pytest.fixture(scope="module")
+def port():
+    """For an instance that speaks gRPC, too."""
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -42,11 +42,6 @@ STATUS = {
 
 
 @pytest.fixture(scope="module")
-def port():
-    return free_port()
-
-
-@pytest.fixture(scope="module")
 def instance(tiny_store, tmp_path_factory, port):
     log_file = tmp_path_factory.mktemp("instance") / "log"
     flags = ("--grpc-port", str(port), "--body-bytes-max", str(BODY_BYTES_MAX))

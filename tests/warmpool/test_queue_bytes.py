@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.instance_process import Reply, free_port, serving, wait_until
+from tests.instance_process import Reply, serving, wait_until
 from tests.warmpool.stopped_lane import StoppedLane
 from tests.warmpool.test_grpc_app import connected, outputs_of, request
 from tests.warmpool.triton import messages
@@ -19,11 +19,6 @@ from tests.warmpool.triton import messages
 BYTES_MAX = 4000
 ROW = b'{"instances": [[1, 2, 3, 4]]}'
 INFER = "/v1/models/tiny:predict"
-
-
-@pytest.fixture(scope="module")
-def port():
-    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.instance_process import free_port, inferred, serving, tensors, wait_until
+from tests.instance_process import inferred, serving, tensors, wait_until
 from tests.warmpool.stopped_lane import StoppedLane
 from tests.warmpool.test_grpc_app import connected, outputs_of, refusal, request
 from tests.warmpool.triton import client as triton_grpc
@@ -21,11 +21,6 @@ LATE = {429, 504}  # refused at once where a prediction says so, and else when t
 INFER = "/v2/models/tiny:predict/infer"
 PREDICT = "/v1/models/tiny:predict"
 X = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
-
-
-@pytest.fixture(scope="module")
-def port():
-    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from warmpool.fitting.segments import Cost, Floats, Ints, candidates, least_covering, pick, weighed
+from warmpool.inputs import powers_of_two
 
 Grid = tuple[tuple[int, ...], ...]
 """The boundaries of each dimension, ascending."""
@@ -150,7 +151,7 @@ class _Seen:
         generator = np.random.default_rng(0)
         return [
             tuple(
-                self._completed(axis, _powers_of_two(self._counts[axis], self._limits.largest[axis])) for axis in axes
+                self._completed(axis, powers_of_two(self._limits.largest[axis])[-self._counts[axis] :]) for axis in axes
             ),
             tuple(self._completed(axis, self._quantiles(axis)) for axis in axes),
             tuple(self._best(alone, axis) for axis in axes),
@@ -237,12 +238,6 @@ class _Seen:
         free, fixed = self._free(axis)
         chosen = generator.choice(len(free), self._to_choose(axis)[1], replace=False)
         return tuple(sorted({*map(int, free[chosen]), *fixed}))
-
-
-def _powers_of_two(count: int, largest: int) -> list[int]:
-    """The largest ones, `largest` in the place of the last."""
-    powers = [1 << exponent for exponent in range((largest - 1).bit_length())]
-    return [*powers, largest][-count:]
 
 
 def _shares(count: int, least: Sequence[int], useful: Sequence[int]) -> list[tuple[int, ...]]:

@@ -21,6 +21,7 @@ from warmpool.fitting.plan_fit import PlanFit, fit_buckets
 from warmpool.fitting.segments import Bucket
 from warmpool.fitting.unseen import with_unseen
 from warmpool.fitting.usage import grid_buckets, usage
+from warmpool.inputs import powers_of_two
 from warmpool.manifest import DimSpec, ExecutableSpec
 
 OBSERVATIONS_MIN = 200  # batches: fewer say too little of what comes next
@@ -177,12 +178,7 @@ class _Fitter:
 
     def powers(self) -> tuple[Bucket, ...]:
         """All powers of two below the largest size, and that: what is declared where nothing else is."""
-        return grid_buckets(
-            tuple(
-                (*(1 << exponent for exponent in range((largest - 1).bit_length())), largest)
-                for largest in self._limits.largest
-            )
-        )
+        return grid_buckets(tuple(map(powers_of_two, self._limits.largest)))
 
     def used(self, name: str, buckets: tuple[Bucket, ...]) -> PlanUse:
         """What a plan makes of what was seen, without what was not."""
