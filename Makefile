@@ -11,10 +11,13 @@ STORE ?= .store
 # The key that signs what is published; instances trust its public half, $(SIGNING_KEY).pub.
 SIGNING_KEY ?= $(STORE).keys/publisher.pem
 ONCE ?=
-# make publish: the file that declares the model, and its version (a number by default). make test: more for pytest.
+# make publish: the file that declares the model, and its version (a number by default).
 MODEL ?=
 VERSION ?=
+# make test: in how many processes (0: in this one), each with files of its own; more for pytest.
+CORES ?= auto
 ARGS ?=
+SIDE_BY_SIDE = -n $(CORES) --maxprocesses 8 --dist loadfile
 
 CODE := functions warmpool cache examples benchmarks tests
 PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
@@ -60,11 +63,11 @@ publish: install ## publish one model: make publish MODEL=examples/embed/model.p
 	@exec $(PYTHON_BIN)/warmpool publish $(MODEL) --store $(STORE) --signing-key $(SIGNING_KEY) \
 	  $(if $(VERSION),--version $(VERSION))
 
-test: install ## run the tests (ARGS="-k name -x" goes to pytest)
-	@exec $(PYTHON_BIN)/python -m pytest $(ARGS)
+test: install ## run the tests (ARGS="-k name -x" goes to pytest; CORES=0 for one process)
+	@exec $(PYTHON_BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-oldest: .venv-oldest/.installed ## run the tests that touch jax on the oldest jax that is supported
-	@exec $(OLDEST_BIN)/python -m pytest -m "not slow" $(TOUCHES_JAX) $(ARGS)
+	@exec $(OLDEST_BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow" $(TOUCHES_JAX) $(ARGS)
 
 check: lint types imports test test-oldest ## all that CI runs: lint, format, types, import contracts, tests
 

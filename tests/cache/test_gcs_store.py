@@ -36,7 +36,6 @@ from tests.cache.gcs_server import (
     changed,
     client_of,
     done_but,
-    free_port,
     hanging,
     lost,
     passed,
@@ -44,6 +43,7 @@ from tests.cache.gcs_server import (
 )
 from tests.cache.store_contract import LARGE_BYTES, StoreContract, end, read
 from tests.cache.store_place import Place, start
+from tests.ports import free_port
 
 SHORT = Patience(connect_s_max=5, read_s_max=5, retry_s_max=0.4)  # and to the end, so that the fault is what is told
 STEADY = Patience(connect_s_max=5, read_s_max=2, retry_s_max=10)  # a failure is none of a busy machine
@@ -126,7 +126,7 @@ def test_what_passes_by_itself_is_not_seen_by_who_reads(store, proxy, fault, rea
 
 
 @pytest.mark.parametrize("fault", [answers(503), answers(429), lost], ids=lambda fault: fault.__name__)
-@pytest.mark.parametrize("name", CALLS.keys() - {"delete_if"})
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "delete_if"])
 def test_every_call_is_tried_again(store, proxy, fault, name):
     proxy.script.extend([fault, fault])
     CALLS[name](store)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.digits import train
+from tests.once import once
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("digits", "embed", "options")
@@ -26,21 +27,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, train.Tr
 @pytest.fixture(scope="session")
 def published(checkpoint: tuple[Path, train.Trained], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a store with the examples, which no test changes."""
-    store = tmp_path_factory.mktemp("examples") / "store"
     environment = {**os.environ, "WARMPOOL_DIGITS_CHECKPOINT": str(checkpoint[0])}
-    for name in EXAMPLES:
-        command = [
-            sys.executable,
-            "-m",
-            "warmpool.cli",
-            "publish",
-            f"examples/{name}/model.py",
-            "--store",
-            str(store),
-            "--allow-unsigned",
-        ]
-        run = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
-        assert run.returncode == 0, run.stderr
-    return store
+
+    def make(folder: Path) -> None:
+        for name in EXAMPLES:
+            command = [sys.executable, "-m", "warmpool.cli", "publish", f"examples/{name}/model.py"]
+            command += ["--store", str(folder), "--allow-unsigned"]
+            run = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+            )
+            assert run.returncode == 0, run.stderr
+
+    return once(tmp_path_factory, "examples", make)

@@ -11,6 +11,7 @@ import pytest
 
 from examples.children import Child, RunFailed, await_death, await_ready, check_ports, run, running
 from examples.loopback import HOST
+from tests.ports import free_port
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -21,14 +22,6 @@ def taken_port() -> Iterator[int]:
         listener.bind((HOST, 0))
         listener.listen()
         yield listener.getsockname()[1]
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class AfterTwoRefusals(http.server.BaseHTTPRequestHandler):
@@ -45,15 +38,17 @@ class AfterTwoRefusals(http.server.BaseHTTPRequestHandler):
         """Stay silent."""
 
 
-def test_a_taken_port_is_named_with_the_setting_that_changes_it(taken_port: int, free_port: int) -> None:
-    check_ports({"PORT": free_port})
+def test_a_taken_port_is_named_with_the_setting_that_changes_it(taken_port: int) -> None:
+    port = free_port()
+    check_ports({"PORT": port})
     with pytest.raises(RunFailed, match=f"HTTP_PORT: port {taken_port} cannot be had .* with HTTP_PORT="):
-        check_ports({"PORT": free_port, "HTTP_PORT": taken_port})
+        check_ports({"PORT": port, "HTTP_PORT": taken_port})
 
 
-def test_one_port_for_two_servers_is_refused(free_port: int) -> None:
-    with pytest.raises(RunFailed, match=f"GRPC_PORT: port {free_port} is HTTP_PORT already"):
-        check_ports({"HTTP_PORT": free_port, "GRPC_PORT": free_port})
+def test_one_port_for_two_servers_is_refused() -> None:
+    port = free_port()
+    with pytest.raises(RunFailed, match=f"GRPC_PORT: port {port} is HTTP_PORT already"):
+        check_ports({"HTTP_PORT": port, "GRPC_PORT": port})
 
 
 def test_a_command_that_fails_ends_the_run() -> None:
@@ -77,16 +72,18 @@ def test_a_child_that_dies_is_noticed_while_waiting_for_its_end() -> None:
             await_death([sleeper])
 
 
-def test_a_child_that_dies_is_noticed_while_waiting_for_another(free_port: int) -> None:
+def test_a_child_that_dies_is_noticed_while_waiting_for_another() -> None:
+    port = free_port()
     mayfly = running("the mayfly", [sys.executable, "-c", "exit(5)"])
     with mayfly as child, pytest.raises(RunFailed, match="the mayfly ended with status 5"):
-        await_ready(f"http://{HOST}:{free_port}/", [child], wait_s_max=30)
+        await_ready(f"http://{HOST}:{port}/", [child], wait_s_max=30)
 
 
-def test_waiting_goes_on_over_refusals_and_has_an_end(free_port: int) -> None:
+def test_waiting_goes_on_over_refusals_and_has_an_end() -> None:
+    port = free_port()
     nobody: list[Child] = []
     with pytest.raises(RunFailed, match=r"did not become ready within 1 s; it last answered: .*refused"):
-        await_ready(f"http://{HOST}:{free_port}/", nobody, wait_s_max=1.0)
+        await_ready(f"http://{HOST}:{port}/", nobody, wait_s_max=1.0)
     with http.server.ThreadingHTTPServer((HOST, 0), AfterTwoRefusals) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

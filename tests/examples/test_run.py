@@ -13,21 +13,10 @@ import pytest
 
 from examples.loopback import HOST
 from examples.run import Options, question_all, read_options
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 WAIT_S_MAX = 120
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def started(store: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """The script with one small model and ports of its own."""
-    ports = free_ports(3)
+    ports = [free_port() for _ in range(3)]
     chosen = [
         text for pair in zip(("--port", "--http-port", "--grpc-port"), map(str, ports), strict=True) for text in pair
     ]
@@ -112,7 +101,7 @@ def test_a_taken_port_ends_the_run_before_anything_starts(store: Path) -> None:
 
 
 def test_answers_that_do_not_come_are_counted_as_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     options = Options(port=port, http_port=1, grpc_port=2, store="", models=("embed", "digits", "options"), once=True)
     assert question_all(options) == 6
     assert "0 of 6 answers are right" in capsys.readouterr().out

@@ -34,7 +34,8 @@ from examples.options.model import model as options
 from examples.questions import Answer, ask, questions
 from tests.edges import edges
 from tests.examples.exact import Arrays, Exact, draw_contracts, draw_images, draw_seeded, draw_tokens
-from tests.instance_process import Inferred, InstanceProcess, Reply, free_port, inferred, serving, wait_until
+from tests.instance_process import Inferred, InstanceProcess, Reply, inferred, serving, wait_until
+from tests.ports import free_port
 from tests.warmpool.command import warmpool
 from tests.warmpool.stopped_lane import StoppedLane
 from warmpool import wire

@@ -16,15 +16,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.functions.fake_instance import Say
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START_S_MAX = 30
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def post(url, body, headers=()):

@@ -2,10 +2,14 @@
 
 import shutil
 
+import msgspec
 import pytest
 
+from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
-from tests.instance_process import free_port, serving
+from tests.instance_process import serving
+from tests.once import once
+from tests.ports import free_port
 from tests.tiny import publish_tiny
 from tests.warmpool.large import publish_large
 
@@ -13,9 +17,15 @@ from tests.warmpool.large import publish_large
 @pytest.fixture(scope="session")
 def published(tmp_path_factory):
     """The folder of a store with the models `tiny` and `second`, and the fingerprint they were compiled for."""
-    folder = tmp_path_factory.mktemp("published")
-    publish_tiny(LocalStore(folder), "second", ("predict",))
-    return folder, publish_tiny(LocalStore(folder))
+
+    def make(folder):
+        store = LocalStore(folder / "store")
+        publish_tiny(store, "second", ("predict",))
+        fingerprint = publish_tiny(store)
+        (folder / "fingerprint.json").write_bytes(msgspec.json.encode(dict(fingerprint.ingredients)))
+
+    folder = once(tmp_path_factory, "tiny", make)
+    return folder / "store", Fingerprint(msgspec.json.decode((folder / "fingerprint.json").read_bytes()))
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +42,7 @@ def fingerprint(published):
 @pytest.fixture(scope="session")
 def large_store(tmp_path_factory):
     """The folder of a store with models that take much memory, which no test changes."""
-    return publish_large(tmp_path_factory.mktemp("large"))
+    return once(tmp_path_factory, "large", publish_large) / "store"
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from http import HTTPStatus
 
 import pytest
 
-from tests.instance_process import free_port, wait_until
+from tests.instance_process import wait_until
+from tests.ports import free_port
 from tests.warmpool.command import assert_one_line, warmpool
 from warmpool import asking
 from warmpool.asking import InstanceSilent

@@ -15,7 +15,8 @@ import pytest
 from open_inference.grpc import protocol
 
 from tests.edges import assert_same, inputs_for, sizes_of
-from tests.instance_process import InstanceProcess, free_port, serving, tensors, wait_until, zygote_gate
+from tests.instance_process import InstanceProcess, serving, tensors, wait_until, zygote_gate
+from tests.ports import free_port
 from tests.tiny import BATCH, METHODS
 from tests.warmpool.stopped_lane import StoppedLane
 from tests.warmpool.test_errors_status import ELSEWHERE, tree

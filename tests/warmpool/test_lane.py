@@ -14,7 +14,7 @@ import pytest
 from cache.artifact import Header, pack, unpack
 from cache.local_store import LocalStore
 from cache.signing import ANYONE
-from tests.instance_process import alive, wait_until
+from tests.instance_process import alive, mapped_bytes, own_bytes, wait_until
 from tests.tiny import BIAS, MATRIX, METHODS
 from tests.warmpool.large import ROW_BYTES, WEIGHT_BYTES, hungry
 from tests.warmpool.tampering import Genuine, deadly
@@ -332,9 +332,8 @@ def test_the_signals_of_its_group_do_not_end_it(lane, loads):
 
 
 def memory_of(pid):
-    """What a process has resident in bytes: with no file behind it, and of files."""
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return tuple(int(lines[name].split()[0]) << 10 for name in ("RssAnon", "RssFile"))
+    """What a process has in bytes: resident with no file behind it, and mapped of weights."""
+    return own_bytes(pid), mapped_bytes(pid)
 
 
 def address_bytes(pid):
@@ -386,12 +385,12 @@ def test_what_it_lets_go_of_leaves_its_memory_and_may_come_back(large):
     (anonymous, files), (_, files_after) = again = empty()
     one = (full[0] - anonymous) / 40
     assert one > 200_000, "so much is an executable at the least"
-    assert files >= files_after + WEIGHT_BYTES - (4 << 20)
+    assert (files, files_after) == (WEIGHT_BYTES, 0)
     for _ in range(4):
         fill()
         again = empty()
     assert again[0][0] - anonymous < 10 * one, "of 160 that came and went"
-    assert again[1][1] - files_after < 4 << 20
+    assert again[1][1] == 0
     answer = lane.ask(messages.Ask(), messages.Answer)
     assert answer.compiles == 0
 

@@ -18,12 +18,12 @@ import pytest
 from tests.instance_process import (
     InstanceProcess,
     children_of,
-    free_port,
     serving,
     tensors,
     wait_until,
     zygote_gate,
 )
+from tests.ports import free_port
 from tests.warmpool.stopped_lane import StoppedLane
 from warmpool.manifest import Serving, encode
 

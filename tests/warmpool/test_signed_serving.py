@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from cache.signing import key_id_of, read_public_keys
-from tests.instance_process import InstanceProcess, free_port, inferred, wait_until
+from tests.instance_process import InstanceProcess, inferred, wait_until
+from tests.ports import free_port
 from tests.warmpool.command import assert_one_line, warmpool
 from warmpool import wire
 
