@@ -77,7 +77,7 @@ class Loaded:
 
 
 def subjects() -> list[Subject]:
-    """A real network with mixed lengths; and one that takes less than a request costs the front, in two sizes."""
+    """A real network with mixed lengths; and one whose rows take less than a request costs the front, by 1 to 256 of them."""
     generator = np.random.default_rng(0)
     lengths = generate("bursty", 400, 0).within(256).lengths
 
@@ -92,7 +92,11 @@ def subjects() -> list[Subject]:
     embed = Subject("embed, mixed lengths", "embed", padded_sentence(16), "output", texts, (32, 64), 1.0, TARGET)
     digits = [
         Subject(title, "digits", picture(), "probabilities", [images(rows) for _ in range(count)], tried, 0.1, TARGET)
-        for title, rows, count, tried in (("digits, 1 row", 1, 2000, (16, 32)), ("digits, 32 rows", 32, 500, (8, 16)))
+        for title, rows, count, tried in (
+            ("digits, 1 row", 1, 2000, (16, 32)),
+            ("digits, 32 rows", 32, 500, (8, 16)),
+            ("digits, 256 rows", 256, 200, (4, 8)),
+        )
     ]
     return [embed, *digits]
 
