@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.artifact import TensorType
-from cache.errors import CacheError, OutOfMemory, Refused
+from cache.errors import Refused
+from cache.xla_errors import failure
 
 if TYPE_CHECKING:
     from cache.arguments import Placement
@@ -149,14 +150,3 @@ class _Aval:
         self.shape = array.shape
         self.dtype = array.dtype
         self.weak_type = False
-
-
-def failure(what: str, error: Exception) -> CacheError:
-    """What it means that XLA failed: OutOfMemory if it says that nothing was wrong but the room, else Refused."""
-    short = isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED")
-    return (OutOfMemory if short else Refused)(f"{what}: {first_line(error)}")
-
-
-def first_line(error: BaseException) -> str:
-    """What XLA says, without the trace of where it says so."""
-    return str(error).partition("\n")[0][:500] or type(error).__name__

@@ -9,6 +9,7 @@ CacheError
 ├── Foreign          whole, but made for another machine or program: look for another entry, or make one
 ├── Refused          XLA would not load or run it: treat it as damaged
 ├── OutOfMemory      the device had no room for it: ask for less, or make room
+├── DeviceLost       this process can do nothing more on the device: end it, start another
 ├── CompileFailed    it was compiled and that failed: change the program or the machine, or ask for another try
 ├── NotMadeYet       another process of the fleet is still making it: wait longer
 ├── LeaseLost        another process does by now what this one held a lease for: both results are good
@@ -72,6 +73,10 @@ class Refused(CacheError):
 
 class OutOfMemory(CacheError):
     """The device had no room to load or run it, or for an array: nothing is wrong with either."""
+
+
+class DeviceLost(CacheError):
+    """Nothing that this process does on its device can succeed any more; that says nothing of the executable."""
 
 
 class CompileFailed(CacheError):

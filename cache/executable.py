@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from numpy.typing import NDArray
 
 from cache.artifact import Calling, TensorType
-from cache.devices import Buffer, Devices, Memory, failure, memory_of, on_host
+from cache.devices import Buffer, Devices, Memory, memory_of, on_host
 from cache.errors import Foreign, Refused
 from cache.fingerprint import Fingerprint, fingerprint_of, topology_of
+from cache.xla_errors import failure
 
 if TYPE_CHECKING:  # imported for the executables that need it: most lanes have none
     from cache.arguments import Argument, Call, Placement
@@ -155,6 +156,7 @@ class Runtime:
             Foreign: They are for another number of devices than this runtime's. XLA has not seen them.
             Refused: XLA does not take them, or they are not called so.
             OutOfMemory: There is no room for it.
+            DeviceLost: This process can do nothing more on the device.
         """
         if calling and calling.devices != len(self.devices):
             raise Foreign("the executable", {"devices": (str(len(self.devices)), str(calling.devices))})
@@ -250,7 +252,8 @@ class Executable:
 
         Donated arguments, and all of an executable on more than one device, have to come from its `put`.
 
-        Raises Refused if an argument is not taken so, or if the run fails; OutOfMemory if that was for want of room.
+        Raises Refused if an argument is not taken so, or if the run fails; OutOfMemory if that was for want of room,
+        DeviceLost if this process can do nothing more on the device.
         """
         taken = arguments if self._call is None else self._call.buffers(arguments)
         try:
