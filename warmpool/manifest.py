@@ -8,7 +8,7 @@ else.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -182,11 +182,29 @@ class Target(Record, frozen=True, kw_only=True):
         return self.plans or {}
 
 
-class Serving(Record, frozen=True, kw_only=True):
-    """Which version of a model instances serve."""
+class Serving(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Which versions of a model instances serve, "" for none. They keep those that it names warm, and no others.
 
-    format: int = FORMAT
+    `stable`: gets every request that nothing else is said of. `canary`: gets the `share` of them (0 to 1), and is shown
+    the share `mirror` of what stable answered. `previous`: stays warm, so that going back takes no load. `sticky`: who
+    sends a key is kept to one version by it. `changed_s`: when (seconds since the epoch), `reason`: and why, which no
+    instance looks at. What is as usual is not written, so that older releases read it.
+    """
+
+    format: int = msgspec.field(default_factory=lambda: FORMAT)  # no mere default: it is written as it always was
     stable: str
+    canary: str = ""
+    share: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.0
+    mirror: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.0
+    previous: str = ""
+    sticky: bool = False
+    changed_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """All that it names, each once, the one that matters most first."""
+        return tuple(dict.fromkeys(name for name in (self.stable, self.canary, self.previous) if name))
 
 
 ALIGN_BYTES = 64  # XLA's CPU client aliases host memory that is aligned so, and copies what is not

@@ -50,7 +50,10 @@ TARGET = Target(
 MEASURED = msgspec.structs.replace(
     TARGET.executables[0], memory=MemorySpec(code=1 << 20, temp=3, arguments=0, outputs=1 << 40)
 )
-RECORDS = [MANIFEST, TARGET, msgspec.structs.replace(TARGET, executables=(MEASURED,)), Serving(stable="1")]
+ROLLOUT = Serving(
+    stable="1", canary="2", share=0.25, mirror=0.5, previous="0", sticky=True, changed_s=1.5, reason="it was time"
+)
+RECORDS = [MANIFEST, TARGET, msgspec.structs.replace(TARGET, executables=(MEASURED,)), Serving(stable="1"), ROLLOUT]
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
@@ -120,6 +123,24 @@ def test_an_input_that_no_caller_may_leave_out_is_read_and_stays_the_bytes_that_
     assert mask != found
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(before[:-1] + b',"length_mask":false}', type=TensorSpec)
+
+
+def test_what_is_served_as_usual_is_the_bytes_that_it_was():
+    """Older releases refuse a field that they do not know."""
+    assert stored.encode(Serving(stable="1")) == b'{\n "format": 1,\n "stable": "1"\n}\n'
+
+
+def test_the_versions_that_are_served_are_each_named_once():
+    assert ROLLOUT.versions == ("1", "2", "0")
+    assert Serving(stable="1").versions == ("1",)
+    assert Serving(stable="1", canary="2", previous="1").versions == ("1", "2")
+
+
+@pytest.mark.parametrize("field", ["share", "mirror"])
+@pytest.mark.parametrize("value", [b"1.01", b"-0.01", b'"0.5"', b"1e400"])
+def test_a_share_is_from_nothing_to_all(field, value):
+    with pytest.raises(msgspec.MsgspecError):
+        msgspec.json.decode(b'{"stable":"1","' + field.encode() + b'":' + value + b"}", type=Serving)
 
 
 def test_a_bucket_keeps_the_order_of_its_dimensions():

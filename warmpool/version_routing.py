@@ -1,0 +1,113 @@
+"""Which version of a model gets a request: decisions over values, with a count in the place of chance.
+
+1. A caller that names a version gets it.
+2. While there is a canary, who sends a key (and the rollout asks for that) is kept to one version by it: a hash puts
+   each key somewhere in [0, 1), and those below the share get the canary. A larger share takes callers along and sends
+   none back; another canary has other callers first.
+3. All others are counted, and the share of them holds as exactly as whole requests can: of any N in a row the canary
+   gets N times the share, give or take less than one. So requests are spread as the lines of J. Bresenham are
+   ("Algorithm for computer control of a digital plotter", 1965).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from warmpool.errors import BadInput, NotFound
+from warmpool.manifest import Serving
+
+VERSION_HEADER = "warmpool-version"
+STICKY_HEADER = "warmpool-sticky-key"
+STICKY_PARAMETER = "sticky_key"
+KEY_CHARACTERS_MAX = 256
+VERSION_CHARACTERS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a caller says of versions: the one it wants, and the key that keeps it to one; "" for nothing said."""
+
+    version: str = ""
+    sticky_key: str = ""
+
+    @classmethod
+    def of(cls, version: str, header: str, key: str) -> Wish:
+        """What a path (or a message's own field) and two headers say.
+
+        Raises:
+            BadInput: Path and header name different versions, or one of them is too long.
+        """
+        if version and header and version != header:
+            raise BadInput.about(VERSION_HEADER, header, f"{version[:64]}, which the path names, or none")
+        return cls(_bounded(VERSION_HEADER, version or header, VERSION_CHARACTERS_MAX)).with_key(STICKY_HEADER, key)
+
+    def with_key(self, field: str, key: object) -> Wish:
+        """This and the key that stands in a field, if one does; the first one counts. Raises BadInput."""
+        if key is None or self.sticky_key:
+            return self
+        return Wish(self.version, _bounded(field, key, KEY_CHARACTERS_MAX))
+
+
+NOTHING_WISHED = Wish()
+
+
+class Routing:
+    """Of one model.
+
+    Args:
+        current: The version that is stable here, which may be another than the store's while that one is loaded.
+
+    Attributes:
+        serving: What the store says, as far as it holds here; `stable` is the current version.
+    """
+
+    def __init__(self, current: str) -> None:
+        self.serving = Serving(stable=current)
+        self._counted = 0
+
+    def follow(self, serving: Serving) -> None:
+        """From now on this holds. The count begins anew where canary or share are others."""
+        if (serving.canary, serving.share) != (self.serving.canary, self.serving.share):
+            self._counted = 0
+        self.serving = serving
+
+    def choose(self, wish: Wish, warm: Collection[str]) -> str:
+        """The version that gets a request.
+
+        Args:
+            wish: What its caller says.
+            warm: The versions that are fully warm. The current one is waited for if it is not; no other gets anything.
+
+        Raises:
+            NotFound: The version that is wanted is not among them.
+        """
+        serving = self.serving
+        if wish.version:
+            if wish.version != serving.stable and wish.version not in warm:
+                served = ", ".join(dict.fromkeys((serving.stable, *sorted(warm))))
+                raise NotFound(f"version {wish.version[:64]!r} is not served; served: {served}")
+            return wish.version
+        if not serving.canary or not serving.share or serving.canary not in warm:
+            return serving.stable
+        if serving.sticky and wish.sticky_key:
+            chosen = position(serving.canary, wish.sticky_key) < serving.share
+        else:
+            before = math.floor(self._counted * serving.share)
+            self._counted += 1
+            chosen = math.floor(self._counted * serving.share) > before
+        return serving.canary if chosen else serving.stable
+
+
+def position(canary: str, key: str) -> float:
+    """Where in [0, 1) a key lies for a canary: the same on every instance, and evenly spread over all keys."""
+    digest = hashlib.blake2b(f"{canary}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2.0**53
+
+
+def _bounded(field: str, text: object, characters_max: int) -> str:
+    if not isinstance(text, str) or len(text) > characters_max:
+        raise BadInput.about(field, text, f"text of at most {characters_max} characters")
+    return text
