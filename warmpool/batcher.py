@@ -11,13 +11,15 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
 
 from warmpool import messages
 from warmpool.batches import Batch, Part, PartResult, answers
 from warmpool.catalog import ServedMethod
+from warmpool.cold_queue import IN_VAIN, ColdQueue
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded, TooLarge, WarmpoolError
-from warmpool.lane_queue import ColdQueue, LaneQueue
+from warmpool.fallback import Step
+from warmpool.lane_queue import LaneQueue
 from warmpool.lanes import LaneProxy
 from warmpool.scheduling.work import Policy, Refusal
 from warmpool.selection import Sizes
@@ -45,6 +47,7 @@ class Batcher:
 
     Attributes:
         open: Until the weights are known to be whole, nothing runs.
+        cold: What waits for no lane yet.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Batcher:
     ) -> None:
         self.open = False
         self._queues: dict[LaneProxy, LaneQueue] = {}
-        self._cold = ColdQueue()
+        self.cold = ColdQueue()
         self._closed = False
         self._rows_max = rows_max
         self._finished = finished
@@ -74,16 +77,20 @@ class Batcher:
 
     def serve(self, lanes: Iterable[LaneProxy]) -> None:
         """The lanes that run things, those to be preferred first."""
-        self._queues = {lane: LaneQueue(lane, self._policy, self._weights, self._pump) for lane in lanes}
+        steps = chain([Step.EXACT], repeat(Step.CPU))
+        self._queues = {
+            lane: LaneQueue(lane, self._policy, self._weights, self._pump, step, self._coming)
+            for lane, step in zip(lanes, steps, strict=False)
+        }
 
     @property
     def rows_waiting(self) -> int:
         """Rows in all queues."""
-        return self._cold.rows + sum(queue.waiting.rows for queue in self._queues.values())
+        return self.cold.rows + sum(queue.waiting.rows for queue in self._queues.values())
 
     def waiting(self) -> list[Part]:
         """The parts that wait."""
-        return [*self._cold, *(part for queue in self._queues.values() for part in queue.waiting.items())]
+        return [*self.cold, *(part for queue in self._queues.values() for part in queue.waiting.items())]
 
     def chunk_rows(self, method: ServedMethod, need: Sizes) -> int:
         """How many rows of this need a part may have: what is warm decides, what may be while nothing is."""
@@ -101,7 +108,7 @@ class Batcher:
         Raises:
             TooLarge: it has more rows than may wait at all.
             Overloaded: too many rows wait already, or it would not be answered in time.
-            NotWarm: no lane holds or is loading an executable that covers it.
+            NotWarm: no lane holds an executable that covers it, nor will one in time as far as is known.
             DeadlineExceeded: its time ran out.
             LaneFailed: it ran twice and failed twice.
         """
@@ -111,7 +118,8 @@ class Batcher:
             async with asyncio.timeout_at(parts[0].deadline_s):
                 return await answers(parts)
         except TimeoutError:
-            raise DeadlineExceeded(TOO_LATE) from None
+            held = self.cold.in_vain(parts) if self.open else NotWarm(IN_VAIN)
+            raise held or DeadlineExceeded(TOO_LATE) from None
         finally:
             for part in parts:
                 self._leave(part)
@@ -124,7 +132,7 @@ class Batcher:
             moving += queue.warm_changed()
             moving += queue.give_up_to(preferred)
             preferred.append(queue)
-        moving += self._cold.clear()
+        moving += self.cold.clear()
         for part in sorted(moving, key=lambda part: part.arrived_ns):
             if not part.answer.done():
                 self._place_again(part)
@@ -193,12 +201,12 @@ class Batcher:
             raise Overloaded(f"{self.rows_waiting} rows wait, {self._rows_max} may")
         if parts[0].deadline_s <= asyncio.get_running_loop().time():
             raise DeadlineExceeded(TOO_LATE)
-        for part in parts:
-            self._refuse_hopeless(part)
         queue = next((queue for queue in self._queues.values() if all(map(queue.covers, parts))), None)
         if queue is None:
             for part in parts:
-                self._wait_for_load(part)
+                self.cold.check(part, self._queues)
+            for part in parts:
+                self.cold.hold(part, self._queues)
         elif refusal := self._offer(queue, parts):
             raise Overloaded(f"it would not be answered in time: {refusal.reason}", refusal.retry_after_s)
 
@@ -221,25 +229,14 @@ class Batcher:
                     self._place_again(piece)
                 return
         try:
-            self._refuse_hopeless(part)
+            self.cold.check(part, self._queues)
         except NotWarm as error:
             part.answer.set_exception(error)
         else:
-            self._wait_for_load(part)
+            self.cold.hold(part, self._queues)
 
-    def _wait_for_load(self, part: Part) -> None:
-        """Let a part wait until something is warm for it; the first lane that can is told to load it."""
-        part.cold = True
-        self._cold.add(part)
-        any(lane.want(part.method, part.need) for lane in self._queues)
-
-    def _refuse_hopeless(self, part: Part) -> None:
-        if not any(lane.may_cover(part.method, part.need) for lane in self._queues):
-            raise NotWarm(
-                f"{part.method.model}:{part.method.name} has no executable on this machine that covers"
-                f" {', '.join(f'{name}={size}' for name, size in part.need.items()) or 'it'}",
-                retry_after_s=10.0,
-            )
+    def _coming(self, method: ServedMethod) -> Sequence[Sizes]:
+        return self.cold.forecast.lacking(method) if self.cold.forecast else ()
 
     # Running
 
@@ -286,7 +283,7 @@ class Batcher:
         """Nobody waits for the part any more: its rows leave at once, if they do not run already."""
         for piece in part.pieces:
             self._leave(piece)
-        self._cold.discard(part)
+        self.cold.discard(part)
         for queue in self._queues.values():
             queue.waiting.remove(part)
         part.answer.cancel()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from warmpool import messages
 from warmpool.catalog import ServedMethod
+from warmpool.fallback import Step, together
 from warmpool.manifest import TensorSpec, bucket_name
 from warmpool.selection import Candidate, padding_share
 from warmpool.symbolic import shape_of
@@ -36,6 +37,7 @@ class PartResult:
     elements: int
     padded_elements: int
     cold: bool
+    step: Step
     arrived_ns: int
     formed_ns: int
     sent_ns: int
@@ -70,6 +72,11 @@ class Part:
     def rows(self) -> int:
         return self.need[self.method.batch] if self.method.batch else 1
 
+    @property
+    def need_of_a_row(self) -> dict[str, int]:
+        """What the smallest piece needs that it can be cut into."""
+        return {**self.need, self.method.batch: 1} if self.method.batch else self.need
+
     def cut_into(self, rows: int) -> list[Part]:
         """Parts of at most so many rows that make up this one, in order."""
         has_rows = [spec.shape[:1] == (self.method.batch,) for spec in self.method.spec.inputs]
@@ -100,7 +107,8 @@ class Part:
         elif all(piece.answer.done() and not piece.answer.exception() for piece in self.pieces):
             results = [piece.answer.result() for piece in self.pieces]
             slowest = max(results, key=lambda result: result.received_ns)
-            self.answer.set_result(replace(slowest, outputs=joined(results)))
+            step = together([result.step for result in results])
+            self.answer.set_result(replace(slowest, outputs=joined(results), step=step))
 
 
 @dataclass(slots=True, eq=False)
@@ -121,6 +129,7 @@ class Batch:
     padded_elements: int = 0
     waiting_rows: int = 0  # that could have run with it on a larger executable
     begun: bool = True  # False if its lane died before it came to it
+    step: Step = Step.EXACT
 
     @property
     def rows(self) -> int:
@@ -176,6 +185,7 @@ class Batch:
             elements=self.elements,
             padded_elements=self.padded_elements,
             cold=part.cold,
+            step=Step.HELD if part.cold else self.step,
             arrived_ns=part.arrived_ns,
             formed_ns=self.formed_ns,
             sent_ns=self.sent_ns,

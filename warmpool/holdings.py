@@ -123,6 +123,12 @@ class Holdings:
             if loadable.method is method and covers(loadable.candidate.bucket, need) and not self.trouble(number):
                 yield loadable
 
+    def lacking(self, method: ServedMethod) -> list[Sizes]:
+        """Buckets of a method that are planned and not warm, whatever the reason."""
+        warm = self.warm[method]
+        own = self.load_plan.loadables.values() if self.load_plan else ()
+        return [one.candidate.bucket for one in own if one.method is method and one.candidate not in warm]
+
     def rows_max(self, method: ServedMethod, need: Sizes) -> int:
         """How many rows of a need run together on what is warm or may come to be; 0 for none."""
         assert method.batch is not None, method

@@ -1,18 +1,19 @@
-"""What waits for one lane, scheduled by `warmpool.scheduling`, and what waits for none yet."""
+"""What waits for one lane, scheduled by `warmpool.scheduling`."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from warmpool.batches import Batch, Part
 from warmpool.catalog import ServedMethod
+from warmpool.fallback import Step
 from warmpool.lanes import LaneProxy
 from warmpool.scheduling.fair_share import FairShare
 from warmpool.scheduling.scheduler import LaneScheduler
 from warmpool.scheduling.work import Policy, Refusal
-from warmpool.selection import Candidate
+from warmpool.selection import Candidate, Sizes, covers
 
 
 class LaneQueue:
@@ -23,10 +24,23 @@ class LaneQueue:
         policy: How the queue is run.
         weights: The models' shares, 1 for one that is not named.
         pump: Is called when what waits for company has waited long enough.
+        step: That of what runs here on what is planned for it.
+        coming: Buckets of a method that are planned, and that the lane has not been told of.
     """
 
-    def __init__(self, lane: LaneProxy, policy: Policy, weights: Mapping[str, float], pump: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        lane: LaneProxy,
+        policy: Policy,
+        weights: Mapping[str, float],
+        pump: Callable[[], None],
+        step: Step,
+        coming: Callable[[ServedMethod], Sequence[Sizes]],
+    ) -> None:
         self.lane = lane
+        self._step = step
+        self._coming = coming
+        self._lacking: dict[ServedMethod, list[Sizes]] = {}  # buckets that are planned and not warm
         self.waiting: LaneScheduler[Part] = LaneScheduler(lane.costs, FairShare(weights), policy)
         self._free_s = 0.0  # when the batch that runs is over, at the latest
         self._pump = pump
@@ -36,6 +50,7 @@ class LaneQueue:
     def warm_changed(self) -> list[Part]:
         """Plan with what is warm now; the parts that nothing covers any more."""
         lost: list[Part] = []
+        self._lacking.clear()
         warm = self.lane.held.warm
         for method in {*warm, *self._warm}:
             candidates = list(warm.get(method, ()))
@@ -77,7 +92,7 @@ class LaneQueue:
         method = group.items[0].method
         full = method.mergeable and sum(part.rows for part in group.items) == group.candidate.bucket[str(method.batch)]
         alike = self.waiting.items() if full and self.lane.memory.tight else ()
-        return Batch(
+        batch = Batch(
             method=method,
             parts=group.items,
             executable=group.candidate,
@@ -85,37 +100,23 @@ class LaneQueue:
             predicted_us=group.cost_us,
             waiting_rows=sum(part.rows for part in alike if part.method is method),
         )
+        batch.step = self._step_of(batch)
+        return batch
+
+    def _step_of(self, batch: Batch) -> Step:
+        if self._step is not Step.EXACT:
+            return self._step
+        lacking = self._lacking.get(batch.method)
+        if lacking is None:
+            lacking = [*self.lane.held.lacking(batch.method), *self._coming(batch.method)]
+            self._lacking[batch.method] = lacking
+        if not lacking:  # as it is almost always
+            return Step.EXACT
+        need, bucket = batch.need, batch.executable.bucket
+        smaller = any(covers(one, need) and covers(bucket, one) and one != bucket for one in lacking)
+        return Step.LARGER if smaller else Step.EXACT
 
     def _ask_again(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(self.waiting.ready_s, self._pump)
-
-
-class ColdQueue:
-    """Parts for which nothing is warm yet, in the order of their arrival; `rows` of them all."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._parts: dict[Part, None] = {}
-
-    def __iter__(self) -> Iterator[Part]:
-        return iter(self._parts)
-
-    def add(self, part: Part) -> None:
-        """Let it wait."""
-        self._parts[part] = None
-        self.rows += part.rows
-
-    def discard(self, part: Part) -> None:
-        """It waits no longer, if it did."""
-        if part in self._parts:
-            del self._parts[part]
-            self.rows -= part.rows
-
-    def clear(self) -> list[Part]:
-        """None waits any longer; those that did."""
-        parts = list(self._parts)
-        self._parts.clear()
-        self.rows = 0
-        return parts

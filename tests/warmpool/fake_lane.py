@@ -78,6 +78,10 @@ class FakeLane:
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         return not self.known or any(covers(bucket, need) for bucket in self.plan[method])
 
+    def lacking(self, method: ServedMethod) -> list[dict[str, int]]:
+        warm = [candidate.bucket for candidate in self.warm[method]]
+        return [bucket for bucket in self.plan[method] if bucket not in warm]
+
     def rows_max(self, method: ServedMethod, need: Sizes) -> int:
         assert method.batch is not None
         one = {**need, method.batch: 1}

@@ -400,10 +400,10 @@ async def test_the_primary_takes_over_what_waits_for_the_cpu_once_it_is_warm_and
 @manual_clock
 async def test_what_no_lane_can_come_to_cover_is_refused_at_once():
     world = World()
-    world.primary.warms(DOUBLE, batch=2)
-    task = await world.ask(DOUBLE, [1, 2, 3])
+    world.primary.warms(ROWS, batch=2, seq=4)
+    task = await world.ask(ROWS, [[1] * 5], seq=5)
     kind, message = failure(task)
-    assert (kind, message) == (NotWarm, "tiny:double has no executable on this machine that covers batch=3")
+    assert (kind, message) == (NotWarm, "tiny:rows has no executable on this machine that covers batch=1, seq=5")
     error = task.exception()
     assert isinstance(error, NotWarm)
     assert error.retry_after_s == 10.0
@@ -426,17 +426,20 @@ async def test_what_a_lane_that_has_said_nothing_yet_may_cover_waits():
 @manual_clock
 async def test_a_change_refuses_what_has_become_hopeless_and_nothing_else():
     world = World()
-    world.primary.plans(DOUBLE, {"batch": 8}, {"batch": 4}, {"batch": 2})
-    hopeless, hopeful = await world.ask(DOUBLE, [1] * 7), await world.ask(DOUBLE, [2, 2, 2])
-    world.primary.plan[DOUBLE].remove({"batch": 8})
+    world.primary.plans(ROWS, {"batch": 8, "seq": 16}, {"batch": 8, "seq": 8}, {"batch": 2, "seq": 8})
+    hopeless = await world.ask(ROWS, [[1] * 9], seq=9)
+    hopeful = await world.ask(ROWS, [[number] * 8 for number in range(3)], seq=8)
+    del world.primary.plan[ROWS][:2]
     world.batcher.changed()
     await rest()
     assert failure(hopeless)[0] is NotWarm
     assert not hopeful.done()
     assert world.batcher.rows_waiting == 3
-    world.primary.warms(DOUBLE, batch=4).finish()
+    world.primary.warms(ROWS, batch=2, seq=8)
+    world.primary.finish()
+    world.primary.finish()
     await rest()
-    assert doubled(hopeful) == [4, 4, 4]
+    assert doubled(hopeful) == [[0] * 8, [2] * 8, [4] * 8], "what is left runs fewer rows at a time"
 
 
 @manual_clock

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.warmpool.served import doubling
 from warmpool.batches import PartResult
 from warmpool.dataplane import Answer
+from warmpool.fallback import Step
 from warmpool.request_trace import request_spans
 
 LEAVES = ["validate", "queue", "batch", "handover", "run", "return", "respond"]
@@ -27,6 +28,7 @@ def part_result(times):
         elements=30,
         padded_elements=50,
         cold=False,
+        step=Step.EXACT,
         arrived_ns=0,
         formed_ns=formed,
         sent_ns=sent,
