@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cache.artifact import Calling, Header, TensorType, unpack
 from cache.devices import Buffer
 from cache.document import unseal
-from cache.errors import CacheError, Damaged, Foreign, OutOfMemory
+from cache.errors import CacheError, Damaged, DeviceLost, Foreign, OutOfMemory
 from cache.executable import Executable, Runtime
 from cache.fingerprint import Fingerprint
 from cache.ingredients import differences, digest_ingredients
@@ -111,6 +111,8 @@ class Lane:
             arguments = [*warm.weights, *(self.runtime.put(self.arena.array(region)) for region in warm.inputs)]
             for region, result in zip(warm.outputs, warm.executable.run(arguments), strict=True):
                 np.copyto(self.arena.array(region), result, casting="no")
+        except DeviceLost as error:
+            self._lost(error)
         except CacheError as error:
             return messages.Failed(reason=str(error), out_of_memory=isinstance(error, OutOfMemory))
         return messages.Done(start_ns=start_ns, end_ns=time.time_ns())
@@ -152,6 +154,8 @@ class Lane:
                         raise Damaged(f"weights of {message.version}", "they changed since they were verified")
                     buffers = [self.runtime.put(array) for array in file.map(spec)]
                     identity = file.identity
+        except DeviceLost as error:
+            self._lost(error)
         except (CacheError, OSError, ValueError, TypeError, OverflowError) as error:  # no such dtype, no such size
             reason = f"its weights cannot be mapped: {_reason(error)}"
             short = isinstance(error, OutOfMemory)
@@ -182,6 +186,8 @@ class Lane:
             warm = _Warm(executable, weights.buffers, load)
             with _staged(stages, "first run"):
                 self._first_run(warm)
+        except DeviceLost as error:
+            self._lost(error)
         except (CacheError, OSError) as error:
             short = isinstance(error, OutOfMemory)
             return messages.Cold(
@@ -210,6 +216,11 @@ class Lane:
         declared = [(region.dtype, region.shape) for region in warm.outputs]
         if found != declared:
             raise CacheError(f"the executable's results are {found}, the manifest says {declared}")
+
+    def _lost(self, error: DeviceLost) -> NoReturn:
+        """End a process that is of no use any more."""
+        self._send(messages.Lost(reason=_reason(error)))
+        os._exit(1)
 
     def _answer(self) -> messages.Answer:
         return messages.Answer(compiles=self.runtime.compiles(), resident_bytes=resident_bytes())

@@ -12,11 +12,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from warmpool import messages
 from warmpool.datagram import MESSAGE_BYTES_MAX
+from warmpool.load_queue import CRASHES
 from warmpool.standing_zygote import StandingZygote
+from warmpool.watchdog import ANSWER, LOOK_S, Cause, Limits, Watchdog, paid_by
 
 if TYPE_CHECKING:
     from cache.executable import Mode
@@ -24,14 +26,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Ended(NamedTuple):
+    """The end of a process: why, with which status (negative for a signal), and more of it for people."""
+
+    cause: Cause
+    status: int
+    detail: str = ""
+
+    def __str__(self) -> str:
+        if self.cause in {Cause.CRASHED, Cause.KILLED, Cause.EXITED}:
+            return f"died with status {self.status}"
+        return "was replaced" if self.cause is Cause.REPLACED else f"was ended: {self.detail}"
+
+    @property
+    def of_a_load(self) -> bool:
+        """Whether what it was loading may be to blame."""
+        return self.cause not in {Cause.REPLACED, Cause.RUN_HUNG, Cause.SILENT, Cause.MISTAKE}
+
+
 class LaneProcess:
-    """The process that a lane has now, if it has one.
+    """The process that a lane has now, if it has one. What owes an answer for too long is ended.
 
     Args:
         name: Of the lane.
         zygote: Forks it.
+        limits: How long it may take for what.
         heard: Is told each message; if that fails, the process is ended, since nobody knows what is so any more.
-        ended: Is told the status of one that is gone, None if `end` ended it. There is no process by then.
+        ended: Is told of the end of one that is gone. There is no process by then.
 
     Attributes:
         pid: None until it is known.
@@ -41,15 +62,18 @@ class LaneProcess:
         self,
         name: str,
         zygote: StandingZygote,
+        limits: Limits,
         heard: Callable[[messages.FromLane], None],
-        ended: Callable[[int | None], None],
+        ended: Callable[[Ended], None],
     ) -> None:
         self.pid: int | None = None
         self._name = name
         self._zygote = zygote
         self._heard = heard
         self._ended = ended
-        self._doomed = False
+        self._limits = limits
+        self._watchdog = Watchdog(limits.ask_every_s)
+        self._doomed: tuple[Cause, str] | None = None
         self._channel: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
@@ -75,17 +99,22 @@ class LaneProcess:
 
     def start(self, mode: Mode, begin: messages.Begin, descriptor: int) -> None:
         """Fork it, and tell it what it has to know. What the zygote raises is passed on."""
-        self._doomed = False
+        self._doomed = None
         self._over.clear()
         self._channel = self._zygote.current.fork_lane(mode)
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._readable)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as in `send`
             socket.send_fds(self._channel, [messages.encode(begin)], [descriptor])
+        self._watchdog = Watchdog(self._limits.ask_every_s)
+        self._watchdog.lend(self._limits.start, self._loop.time())
+        self._loop.call_later(LOOK_S, self._look, self._channel)
 
-    def send(self, message: messages.FromFront) -> None:
-        """Say something. There has to be one; it may have died meanwhile."""
+    def send(self, message: messages.FromFront, run_s_max: float | None = None) -> None:
+        """Say something. There has to be one; it may have died meanwhile. `run_s_max`: for a run."""
         assert self._channel is not None
+        if debt := self._limits.debt_of(message, run_s_max):
+            self._watchdog.lend(debt, self._loop.time())
         # Where it has died, reading its end of file is about to handle everything.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(messages.encode(message))
@@ -96,7 +125,7 @@ class LaneProcess:
             return None
         answer: asyncio.Future[messages.Answer | None] = self._loop.create_future()
         self._answers.append(answer)
-        if len(self._answers) == 1:
+        if not self._watchdog.owes(ANSWER):
             self.send(messages.Ask())
         try:
             return await asyncio.wait_for(asyncio.shield(answer), wait_s_max)
@@ -113,10 +142,11 @@ class LaneProcess:
         except TimeoutError:
             self.kill()
 
-    def end(self) -> None:
-        """Kill it, if there is one, as soon as it is known by number; what it is doing is not to blame."""
-        self._doomed = self.there
-        self._end_doomed()
+    def end(self, cause: Cause, detail: str = "") -> None:
+        """Kill it, if there is one, as soon as it is known by number. The first cause is the one that counts."""
+        if self.there:
+            self._doomed = self._doomed or (cause, detail)
+            self._end_doomed()
 
     def kill(self) -> None:
         """Kill it, if it is known by number."""
@@ -128,8 +158,19 @@ class LaneProcess:
         """End one about which the front knows no more what is so: the next one begins from nothing."""
         log.error("what a lane said cannot be dealt with", exc_info=error, extra={"lane": self._name})
         if self.there:  # else it was its death that could not be dealt with, and the next one is on its way
-            self.kill()
+            self.end(Cause.MISTAKE, f"the front failed: {type(error).__name__}")
             self._gone(-signal.SIGKILL)
+
+    def _look(self, channel: socket.socket) -> None:
+        """See whether it owes something for too long, and ask it how it is, as long as it has this channel."""
+        if channel is not self._channel:
+            return
+        now_s = self._loop.time()
+        if overdue := self._watchdog.look(now_s):
+            self.end(*overdue)
+        elif self._watchdog.to_ask(now_s):
+            self.send(messages.Ask())
+        self._loop.call_later(LOOK_S, self._look, channel)
 
     def _readable(self) -> None:
         while self._channel is not None:
@@ -151,13 +192,16 @@ class LaneProcess:
                 self._end_doomed()
             case messages.Gone():
                 self._gone(message.exit)
-            case messages.Answer():
-                self._answered(message)
+            case messages.Lost():
+                self.end(Cause.DEVICE_LOST, f"its device is lost: {message.reason}")
             case _:
+                self._watchdog.paid(paid_by(message), self._loop.time())
+                if isinstance(message, messages.Answer):
+                    self._answered(message)
                 self._heard(message)
 
     def _end_doomed(self) -> None:
-        if self._doomed:
+        if self._doomed is not None:
             self.kill()
 
     def _answered(self, message: messages.Answer | None) -> None:
@@ -173,4 +217,11 @@ class LaneProcess:
         self._channel.close()
         self._channel, self.pid = None, None
         self._over.set()
-        self._ended(None if self._doomed else status)
+        self._ended(Ended(self._doomed[0], status, self._doomed[1]) if self._doomed else Ended(_cause(status), status))
+
+
+def _cause(status: int) -> Cause:
+    """Why one ended that nobody here has ended."""
+    if status in CRASHES:
+        return Cause.CRASHED
+    return Cause.KILLED if status < 0 else Cause.EXITED

@@ -18,25 +18,23 @@ import numpy as np
 from cache.signing import Trust
 from warmpool import messages
 from warmpool.arena import Arena
-from warmpool.backoff import backoff_s
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings
+from warmpool.lane_life import LaneLife
 from warmpool.lane_memory import LaneMemory
-from warmpool.lane_process import LaneProcess
+from warmpool.lane_process import Ended
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.scheduling.cost_model import CostModel
 from warmpool.selection import Sizes
 from warmpool.standing_zygote import StandingZygote
+from warmpool.watchdog import Cause, Limits
 from warmpool.watcher import Watcher
 
 if TYPE_CHECKING:
     from cache.executable import Mode
 
 log = logging.getLogger(__name__)
-
-RESTART_DELAY_S = 0.1
-RESTART_DELAY_S_MAX = 5.0
 
 
 class LaneProxy:
@@ -46,6 +44,7 @@ class LaneProxy:
         held: What it holds, and is to.
         costs: What its batches take.
         memory: What comes back, and what goes for it.
+        life: Its processes, one after the other.
         warmed: Is set once everything was tried.
     """
 
@@ -58,20 +57,19 @@ class LaneProxy:
         watcher: Watcher,
         arena_bytes: int,
         memory_bytes_max: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self.name = name
         self.mode = mode
-        self.state = "starting"
         self.arena = Arena.create(arena_bytes)
         self.held = Holdings()
         self.costs = CostModel()
         self.memory = LaneMemory(self.held, self.costs)
         self.batch: Batch | None = None
-        self.restarts = 0
-        self.started_ns = 0
         self.batches_run = 0
         self.warmed = asyncio.Event()
-        self._process = LaneProcess(name, zygote, self._heard, self._died)
+        self.limits = limits or Limits()
+        self.life = LaneLife(name, mode, zygote, self.limits, self._begin, self._heard, self._ended)
         self._trust = trust
         self._watcher = watcher
         self._memory_bytes_max = memory_bytes_max
@@ -80,33 +78,40 @@ class LaneProxy:
         self._deciding = False
         self._runs_begun = 0
         self._loop = asyncio.get_running_loop()
-        self._early_deaths = 0
 
     def __repr__(self) -> str:
         return f"<LaneProxy {self.name} {self.state} pid={self.pid} warm={self.held.warm_count} {self.batch=}>"
 
     @property
+    def state(self) -> str:
+        """See `LaneLife`."""
+        return self.life.state
+
+    @property
+    def started_ns(self) -> int:
+        """See `LaneLife`."""
+        return self.life.started_ns
+
+    @property
+    def restarts(self) -> int:
+        """How often a process ended though the lane was not stopped."""
+        return self.life.ends.total()
+
+    @property
     def pid(self) -> int | None:
         """Of its process; None while that is not known."""
-        return self._process.pid
+        return self.life.process.pid
 
     @property
     def idle(self) -> bool:
         """Whether it can take a batch: it has a process that runs none and loads nothing that has to be alone."""
         free = self.batch is None and not self._deciding
         free = free and self.held.load_plan is not None and not self.held.loads.alone
-        return free and not self._process.hung_up
+        return free and not self.life.process.hung_up
 
     def start(self) -> None:
         """Fork the lane's process."""
-        self.state = "starting"
-        self.started_ns = time.time_ns()
-        try:
-            begin = messages.Begin(self.arena.size_bytes, self._trust.to_json())
-            self._process.start(self.mode, begin, self.arena.descriptor)
-        except Exception:
-            log.exception("lane cannot be forked", extra={"lane": self.name})
-            self._restart_later()
+        self.life.start()
 
     def load(self, plan: LoadPlan) -> None:
         """Begin to load what the plan says, in its order; nothing where the lane is to stop."""
@@ -156,15 +161,15 @@ class LaneProxy:
         self._trust = trust
         self.warmed.clear()
         self.held.mapped.clear()
-        self._process.end()
+        self.life.process.end(Cause.REPLACED)
 
     def give_up(self, error: Exception) -> None:
         """End a process for which the front cannot do what it has to: the next one begins from nothing."""
-        self._process.give_up(error)
+        self.life.process.give_up(error)
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
-        """Whether the lane holds, or may come to hold, an executable that covers the need."""
-        return self.state != "stopped" and self.held.may_cover(method, need)
+        """Whether the lane holds, or may soon come to hold, an executable that covers the need."""
+        return self.state != "stopped" and not self.life.why_down() and self.held.may_cover(method, need)
 
     def submit(self, batch: Batch) -> None:
         """Write a batch into the arena, padded, and run it. The lane has to be idle; it may have died meanwhile."""
@@ -174,7 +179,8 @@ class LaneProxy:
         batch.sent_ns = time.time_ns()
         self.batch, self._running = batch, loadable
         self._runs_begun = self.arena.runs_begun
-        self._process.send(messages.Run(executable=loadable.candidate.id))
+        bound_us = self.costs.bound_us(batch.method, batch.executable)
+        self.life.process.send(messages.Run(executable=loadable.candidate.id), self.limits.run_s(bound_us))
         self.memory.runs(loadable.candidate.id, batch.need, batch.waiting_rows, self._loop.time())
 
     def results(self, batch: Batch) -> list[np.ndarray]:
@@ -184,12 +190,14 @@ class LaneProxy:
 
     async def ask(self, wait_s_max: float) -> messages.Answer | None:
         """What the process says of itself; None if it dies, or is in the middle of a batch for longer."""
-        return await self._process.ask(wait_s_max)
+        return await self.life.process.ask(wait_s_max)
 
     async def stop(self, wait_s_max: float) -> None:
         """End the process: first asked, then killed."""
-        self.state = "stopped"
-        await self._process.stop(wait_s_max)
+        await self.life.stop(wait_s_max)
+
+    def _begin(self) -> tuple[messages.Begin, int]:
+        return messages.Begin(self.arena.size_bytes, self._trust.to_json()), self.arena.descriptor
 
     def _heard(self, message: messages.FromLane) -> None:
         match message:
@@ -262,39 +270,23 @@ class LaneProxy:
         return cooled
 
     def _load_on(self) -> None:
-        self.state = "loading"
+        self.life.state = "loading"
         self._load_more()
 
     def _load_more(self) -> None:
         for work in self.held.loads.take(running=self._running_number):
-            self._process.send(work)
+            self.life.process.send(work)
         if self.held.loaded and self.state == "loading":
-            self.state = "warm"
+            self.life.warmed()
             self.warmed.set()
-            self._early_deaths = 0
 
-    def _died(self, status: int | None) -> None:
-        replaced = status is None
-        self.held.forget(status)
+    def _ended(self, ended: Ended) -> None:
+        self.held.forget(ended.status if ended.of_a_load else None)
         self.memory.forget()
         self.warmed.clear()
         batch, self.batch, self._deciding = self.batch, None, False
         if batch is not None:
-            batch.begun = self.arena.runs_begun > self._runs_begun and not replaced
-        if self.state == "stopped":
-            if batch is not None:
-                self._watcher.failed(self, batch, "the instance is shutting down")
-            return
-        level, what = (logging.INFO, "lane is replaced") if replaced else (logging.ERROR, "lane died")
-        log.log(level, what, extra={"lane": self.name, "status": status})
-        self.restarts += 1
-        self._restart_later()
-        how = "was replaced" if replaced else f"died with status {status}"
-        self._watcher.failed(self, batch, f"the {self.name} lane {how}")
-
-    def _restart_later(self) -> None:
-        """At once after a lane that had become warm, with growing delays after ones that had not."""
-        self.state = "down"
-        delay_s = backoff_s(self._early_deaths, RESTART_DELAY_S, RESTART_DELAY_S_MAX)
-        self._early_deaths += 1
-        self._loop.call_later(delay_s, lambda: self.start() if self.state == "down" else None)
+            batch.begun = self.arena.runs_begun > self._runs_begun and ended.cause is not Cause.REPLACED
+        if batch is not None or self.state != "stopped":
+            reason = "the instance is shutting down" if self.state == "stopped" else f"the {self.name} lane {ended}"
+            self._watcher.failed(self, batch, reason)

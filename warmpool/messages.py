@@ -2,7 +2,7 @@
 
     front -> lane   Begin once, then Weights, Load, Unload, Unmap, Run, Ask, Stop
     lane -> front   Hello once, then Mapped for Weights, perhaps Loading and then Warm or Cold for every Load, Unloaded
-    and Unmapped for what is to go, Done or Failed for every Run, Answer for every Ask
+    and Unmapped for what is to go, Done or Failed for every Run, Answer for every Ask; Lost instead of any, and last
 
 The zygote adds {"pid"} before and {"exit"} after. The kernel queues only about ten datagrams a socket, so the front
 keeps at most LOADS_IN_FLIGHT_MAX of what comes and goes, one run and one question under way.
@@ -169,6 +169,12 @@ class Failed(Message, frozen=True):
     out_of_memory: bool = False
 
 
+class Lost(Message, frozen=True):
+    """Nothing can be done on the device any more: the lane ends."""
+
+    reason: str
+
+
 class Answer(Message, frozen=True):
     """Compilations in this process (0, or the promise is broken), resident memory."""
 
@@ -189,7 +195,7 @@ class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FromFront = Weights | Load | Unload | Unmap | Run | Ask | Stop
-FromLane = Hello | Mapped | Loading | Warm | Cold | Unloaded | Unmapped | Done | Failed | Answer
+FromLane = Hello | Mapped | Loading | Warm | Cold | Unloaded | Unmapped | Done | Failed | Lost | Answer
 
 Work = Weights | Load | Unload | Unmap
 Settled = Mapped | Warm | Cold | Unloaded | Unmapped

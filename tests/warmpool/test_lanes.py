@@ -407,7 +407,7 @@ def with_puppet(tiny_store):
     def run(coroutine):
         async def main():
             world, puppet = World(tiny_store, None), Puppet()
-            world.lane._process._zygote = cast("Any", puppet)
+            world.lane.life.process._zygote = cast("Any", puppet)
             world.lane.start()
             await coroutine(world, puppet)
             puppet.ours.close()
@@ -442,7 +442,7 @@ def test_what_a_lane_said_last_is_heard_though_it_left_something_unread(with_pup
     async def story(world, puppet):
         load = await puppet.begin(fingerprint)
         puppet.say(messages.Loading(executable=load.executable, content="content"))
-        world.lane._process.send(messages.Ask())
+        world.lane.life.process.send(messages.Ask())
         puppet.end(-signal.SIGSEGV)
         _, _, reason = await world.until_told(1)
         assert reason == f"the primary lane died with status {-signal.SIGSEGV}"
