@@ -108,4 +108,5 @@ def _fill(
         )
     except (CacheError, PublishError) as error:
         return msgspec.structs.replace(filled, problem=str(error))
-    return msgspec.structs.replace(filled, executables=len(made.target.executables), compiled=made.compiled)
+    filled = msgspec.structs.replace(filled, executables=len(made.target.executables), compiled=made.compiled)
+    return msgspec.structs.replace(filled, problem="; ".join(made.failed.values()))

@@ -12,8 +12,8 @@ from warmpool.fitting.usage import usage
 from warmpool.manifest import Manifest, PlanSpec, Target
 from warmpool.publishing.from_store import make_from_store
 from warmpool.publishing.machines import Children, Limits, Machine
+from warmpool.publishing.made import Made
 from warmpool.publishing.progress import Progress
-from warmpool.publishing.target import Made
 
 
 def this_machine(platform: str) -> Machine:

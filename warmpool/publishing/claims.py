@@ -21,7 +21,7 @@ from cache.errors import CompileFailed
 from cache.failures import Failure, reason_of
 from cache.signed_store import SignedStore
 from cache.single_flight import Flight, Found, Terms, Turn, pauses
-from warmpool.errors import PublishError
+from warmpool.errors import ProofFailed, PublishError
 from warmpool.forking import WorkerFailed
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.machines import Limits
@@ -126,9 +126,13 @@ class Claims:
                 raise PublishError(f"{what} {before}; --retry-failed compiles it again")
 
     def failed(self, key: str, error: PublishError, *, machinery_alive: bool) -> None:
-        """Record that what is ours failed to compile, if that says something about it."""
+        """Record that what is ours failed to compile or to prove itself, if that says something about it."""
+        if key not in self._turns or not machinery_alive:
+            return
         cause = error.__cause__
-        if key in self._turns and machinery_alive and isinstance(cause, WorkerFailed) and _is_about_program(cause):
+        if isinstance(error, ProofFailed):
+            self._turns[key][0].failed(reason_of(CompileFailed(key, str(error))))
+        elif isinstance(cause, WorkerFailed) and _is_about_program(cause):
             wall, memory = f"{self._limits.wall_s_max:g} s", f"{self._limits.memory_bytes_max / _GIB:g} GiB"
             allowed = f"{wall} and {memory if self._limits.memory_bytes_max else 'any memory'}"
             told = CompileFailed(key, f"{cause.reason}: {cause.detail} (it was allowed {allowed})")

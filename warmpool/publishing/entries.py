@@ -10,6 +10,7 @@ from pathlib import Path
 from warmpool.manifest import bucket_name
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.draft import Draft
+from warmpool.publishing.places import Place
 from warmpool.publishing.points import Point, Sizes
 
 Identity = tuple[str, str]  # a method, and the name of a point
@@ -27,6 +28,10 @@ class Entry:
     @property
     def name(self) -> str:
         return f"{self.method} {bucket_name(self.bucket.sizes)}"
+
+    @property
+    def place(self) -> Place:
+        return Place(self.method, bucket_name(self.bucket.sizes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,10 +121,10 @@ class Jobs:
         self._artifacts[entry.key] = path
         self._errands.found.add(entry.key)
 
-    def skip(self, entry: Entry) -> None:
+    def skip(self, why: str) -> None:
         """An entry needs nothing any more."""
         self._entries += 1
-        self._progress.step(f"took {entry.name}, which another publish made and proved")
+        self._progress.step(why)
 
     def end(self) -> None:
         """Nothing more will be begun: what others did is no longer expected."""
@@ -139,6 +139,17 @@ class Jobs:
         """The entry's artifact; waits for its compile if it has one."""
         return self._artifacts.get(entry.key) or self._compiles[entry.key].result()
 
+    def answers(self, entry: Entry) -> dict[str, str]:
+        """Files with the answers that an entry is compared with, by point; waits for them.
+
+        Raises:
+            ProofFailed: They are no numbers, or not those of the author's function.
+            PublishError: They could not be made.
+        """
+        if entry.method in self._authors:
+            self._authors[entry.method].result()
+        return {bucket_name(point): self.references.outputs(entry.method, point) for point in self._points.of(entry)}
+
     def tried(self, entry: Entry, digest: str = "") -> tuple[ExecutableSpec, list[ProofSpec]]:
         """Prove and measure an entry, once its artifact and references are there.
 
@@ -150,11 +161,7 @@ class Jobs:
             ProofFailed: It does not answer as it must.
             PublishError: A child failed.
         """
-        if entry.method in self._authors:
-            self._authors[entry.method].result()
-        artifact = self.artifact(entry)
-        points = self._points.of(entry)
-        references = {bucket_name(point): self.references.outputs(entry.method, point) for point in points}
+        artifact, references, points = self.artifact(entry), self.answers(entry), self._points.of(entry)
         result = self._trial(entry, artifact, digest, references=references, points=points, measured=True)
         self._progress.step(f"proved {entry.name}, {result['cost_us'] / 1000:.3g} ms a run")
         spec = ExecutableSpec(

@@ -6,7 +6,7 @@ is stored stays, as long as its executables are there, and each writes on condit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,8 +15,9 @@ from cache.errors import Damaged, NotStored, StoreUnavailable, Untrusted
 from cache.fingerprint import Fingerprint
 from cache.records import decoded
 from cache.signed_store import SignedStore
-from warmpool.manifest import ExecutableSpec, PlanSpec, ProofSpec, Target, bucket_name, encode
-from warmpool.publishing.entries import Entry, Identity
+from warmpool.manifest import ExecutableSpec, PlanSpec, ProofSpec, Target, encode
+from warmpool.publishing.entries import Entry
+from warmpool.publishing.places import Place
 from warmpool.publishing.prove import merged
 
 _WRITES_MAX = 100  # each of them lost to another publish, which wrote
@@ -31,13 +32,14 @@ class Known:
         path: Where it is there.
         fingerprint: Of the kind of machine.
         entries: What we prove of it.
-        order: Method and bucket's name of all that it may list, in load order.
+        order: All places that it may list, in load order.
         say: Told if it cannot be read.
         sound: Whether an executable that others proved is in the store, by its key.
         trusted: Whether what the store says of it counts.
         recording: Whether what is added is stored at once.
         plans: The bucket plans that its entries are of, by method, where they are not the manifest's. What is stored
             already decides instead, if anything is.
+        needed: Places without which nothing of it is visible, where it would be once it is stored: the minimum sets.
         replanned: Methods whose plan is another from now on, whatever is stored: of their executables only those count
             that are proved anew, for a bucket may have to pad more than it had to.
     """
@@ -46,13 +48,14 @@ class Known:
     path: str
     fingerprint: Fingerprint
     entries: Sequence[Entry]
-    order: Sequence[Identity]
+    order: Sequence[Place]
     say: Callable[[str], None]
     sound: Callable[[str], bool]
     trusted: bool
     recording: bool
     plans: Mapping[str, PlanSpec] = field(default_factory=dict)
     replanned: frozenset[str] = frozenset()
+    needed: frozenset[Place] = frozenset()
     _stored: dict[tuple[str, str], ExecutableSpec] = field(default_factory=dict)
     _stored_proofs: tuple[ProofSpec, ...] = ()
     _stored_references: tuple[str, ...] = ()
@@ -66,6 +69,10 @@ class Known:
         """Whether an entry is proved, by us or by what the store said when it was last read."""
         identity = (entry.method, entry.key)
         return identity in self._own or identity in self._stored
+
+    def lacks(self) -> set[Place]:
+        """What is needed and not proved."""
+        return set(self.needed - set(map(Place.of, self._specs(self._plans()))))
 
     def read(self) -> None:
         """Take over what the store says by now."""
@@ -84,11 +91,15 @@ class Known:
     def write(self) -> bool:
         """Add what is known here to what is stored by now; whether that changed it.
 
+        Nothing is stored while something needed is not proved: a lane that sees a target takes the version up.
+
         Raises:
             StoreUnavailable: Also where others change it all the time.
         """
         for _ in range(_WRITES_MAX):
             found, generation = self._read()
+            if self.lacks():
+                return False
             data = encode(self.target())
             if data == found:
                 return False
@@ -98,26 +109,30 @@ class Known:
 
     def target(self) -> Target:
         """The target with what is known by now. A proof that the stored one counts already is not counted again."""
-        ours = {(entry.method, entry.key) for entry in self.entries}
-        stored = {
-            identity: spec for identity, spec in self._stored.items() if identity in ours or self._is_sound(spec.key)
-        }
-        specs = stored | {identity: spec for identity, (spec, _) in self._own.items()}
         plans = self._plans()
-        specs = {identity: spec for identity, spec in specs.items() if _is_planned(spec, plans)}
-        # One for each bucket: ours, where others compiled another one for it.
-        chosen = {_place(spec): spec for spec in specs.values()}
-        chosen |= {_place(spec): spec for identity, spec in specs.items() if identity in ours}
         ranks = {place: rank for rank, place in enumerate(self.order)}
         own = [one for identity, (_, proofs) in self._own.items() if identity not in self._stored for one in proofs]
         references = {key for key in self._stored_references if self._is_sound(key)} | self._references
         return Target(
             fingerprint=dict(self.fingerprint.ingredients),
-            executables=tuple(sorted(chosen.values(), key=lambda spec: ranks.get(_place(spec), len(ranks)))),
+            executables=tuple(sorted(self._specs(plans), key=lambda spec: ranks.get(Place.of(spec), len(ranks)))),
             proofs=merged([*self._stored_proofs, *own]),
             references=tuple(sorted(references)),
             plans=plans or msgspec.UNSET,
         )
+
+    def _specs(self, plans: Mapping[str, PlanSpec]) -> Collection[ExecutableSpec]:
+        """What the target lists: one for each place."""
+        ours = {(entry.method, entry.key) for entry in self.entries}
+        stored = {
+            identity: spec for identity, spec in self._stored.items() if identity in ours or self._is_sound(spec.key)
+        }
+        specs = stored | {identity: spec for identity, (spec, _) in self._own.items()}
+        planned = {identity: spec for identity, spec in specs.items() if _is_planned(spec, plans)}
+        # Ours, where others compiled another one for it.
+        chosen = {Place.of(spec): spec for spec in planned.values()}
+        chosen |= {Place.of(spec): spec for identity, spec in planned.items() if identity in ours}
+        return chosen.values()
 
     def _plans(self) -> dict[str, PlanSpec]:
         if self._stored_plans is None:
@@ -166,7 +181,3 @@ class Known:
 def _is_planned(spec: ExecutableSpec, plans: Mapping[str, PlanSpec]) -> bool:
     plan = plans.get(spec.method)
     return plan is None or spec.bucket in plan.buckets
-
-
-def _place(spec: ExecutableSpec) -> Identity:
-    return spec.method, bucket_name(spec.bucket)

@@ -33,9 +33,10 @@ from warmpool.errors import PublishError
 from warmpool.manifest import ProofSpec
 from warmpool.publishing.draft import Draft, make_draft
 from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
+from warmpool.publishing.made import How, Made
 from warmpool.publishing.modelfile import load_model
 from warmpool.publishing.progress import Progress, shown_on
-from warmpool.publishing.target import Made, TargetMaker
+from warmpool.publishing.target import TargetMaker
 from warmpool.publishing.versions import is_published, missing, put_programs, put_version
 from warmpool.settings import add_store_flags, read_settings
 
@@ -163,11 +164,9 @@ def _publish(
         visible = is_published(store, draft, note)
         put_programs(store, draft, reused)
 
-        retry_failed = options.retry_failed
+        how = How(retry_failed=options.retry_failed)
         makers = [
-            TargetMaker(
-                draft, machine, children, store, progress, visible=visible, reused=reused, retry_failed=retry_failed
-            )
+            TargetMaker(draft, machine, children, store, progress, visible=visible, reused=reused, how=how)
             for machine in machines
         ]
         rounds.append([maker.make() for maker in makers])

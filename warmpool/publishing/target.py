@@ -12,49 +12,31 @@ stored before what they prove, so that nothing counts as proved that could not b
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from cache.artifact import unpack
-from cache.errors import Damaged, Foreign, NotStored, Untrusted
 from cache.ingredients import digest_ingredients
-from cache.key import executable_ingredients
 from cache.signed_store import SignedStore
-from cache.signing import ANYONE
 from cache.sweep import Reused
 from warmpool.errors import PublishError
-from warmpool.manifest import Target, bucket_name, executable_path, target_path
+from warmpool.manifest import bucket_name, executable_path, target_path
+from warmpool.publishing.artifacts import Artifacts, read_made
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.claims import Begun, Claims, share
 from warmpool.publishing.draft import Draft
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.jobs import Jobs
 from warmpool.publishing.known import Known
-from warmpool.publishing.machines import Children, Machine, compile_options, worker_threads
+from warmpool.publishing.machines import Children, Machine, worker_threads
+from warmpool.publishing.made import How, Made, PlaceMade
+from warmpool.publishing.places import Place, ingredients_of
 from warmpool.publishing.plans import plans_for
 from warmpool.publishing.progress import Progress
 
 _BEGUN_MAX_A_THREAD = 2  # entries begun ahead, so that no thread runs out of work; others can take the rest
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A target and what it took: executables compiled here, compiled by others meanwhile, and proved here.
-
-    `references` were compiled here too, to prove them with.
-    """
-
-    target: Target
-    known: Known
-    compiled: int
-    taken: int
-    proved: int
-    references: int
 
 
 class TargetMaker:
@@ -68,7 +50,7 @@ class TargetMaker:
         progress: Shows it.
         visible: Whether this very version is published already, for another machine or this one.
         reused: Told of every executable that is used again.
-        retry_failed: Whether what failed to compile before is compiled again.
+        how: How it is to be made.
     """
 
     def __init__(
@@ -81,8 +63,9 @@ class TargetMaker:
         *,
         visible: bool,
         reused: Reused,
-        retry_failed: bool = False,
+        how: How,
     ) -> None:
+        assert how.only is None or visible, "of what nobody sees all is made"
         # Under a name of the author's choice something else may have been begun, of which nothing counts.
         trusted = visible or draft.content_named
         stored = plans_for(store, draft.manifest, machine.fingerprint, own=trusted, say=progress.say)
@@ -95,23 +78,26 @@ class TargetMaker:
         self.progress = progress
         self.path = target_path(draft.manifest.model, draft.manifest.version, machine.fingerprint.digest)
         self.entries = [self._entry(*entry) for entry in draft.entries if machine.primary or entry[1].ladder]
-        self.retry_failed = retry_failed
-        self.reused = reused
+        self.how = how
+        self.artifacts = Artifacts(store, reused, progress.say)
         self.known = Known(
             store,
             self.path,
             machine.fingerprint,
             self.entries,
-            [(method, bucket_name(bucket.sizes)) for method, bucket in draft.entries],
+            [Place(method, bucket_name(bucket.sizes)) for method, bucket in draft.entries],
             progress.say,
-            self._is_sound,
+            self.artifacts.has,
             trusted=trusted,
             # Nobody sees a target before its manifest, so until then it can record how far the publish came.
-            recording=draft.content_named and not visible,
+            recording=how.only is not None or (draft.content_named and not visible),
             plans=plans,
             replanned=frozenset(draft.replan),
+            needed=frozenset(entry.place for entry in self.entries if entry.bucket.minimum and visible),
         )
         self.compiled: set[str] = set()
+        self.failed: dict[Place, str] = {}
+        self._begun_s: dict[Place, float] = {}
         self.proved = 0
         self.references = 0
 
@@ -122,9 +108,9 @@ class TargetMaker:
             PublishError: A child failed, or did so in another publish before.
             ProofFailed: An executable does not answer as it must.
         """
-        stored = self._stored_files()
+        stored = self.artifacts.files(self.entries)
         self.known.read()
-        todo = [entry for entry in self.entries if entry.key not in stored or entry not in self.known]
+        todo = [entry for entry in self._asked() if entry.key not in stored or entry not in self.known]
         missing = {entry.key for entry in todo} - stored.keys()
         if todo:
             self._work(todo, stored)
@@ -136,7 +122,14 @@ class TargetMaker:
             taken=taken,
             proved=self.proved,
             references=self.references,
+            failed=self.failed,
         )
+
+    def _asked(self) -> list[Entry]:
+        if self.how.only is None:
+            return self.entries
+        asked = set(self.how.only) | self.known.lacks()
+        return [entry for entry in self.entries if entry.place in asked]
 
     def _work(self, todo: list[Entry], stored: dict[str, Path]) -> None:
         claims = Claims(
@@ -144,13 +137,13 @@ class TargetMaker:
             self._finished_file,
             fingerprint=self.machine.fingerprint.digest,
             limits=self.children.limits,
-            retry_failed=self.retry_failed,
+            retry_failed=self.how.retry_failed,
             say=self.progress.say,
         )
         with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor, claims:
             jobs = Jobs(self.draft, self.machine, self.children, executor, self.progress, self.store.trust)
             try:
-                jobs.plan(todo, self.entries, stored, self._stored_file, self._exact)
+                jobs.plan(todo, self.entries, stored, self.artifacts.file, self._exact)
                 for key in jobs.references.edges_found:
                     self.known.refer(key)
                 self._share(todo, jobs, claims)
@@ -170,24 +163,42 @@ class TargetMaker:
                 claims.wait,
                 begun_max=_BEGUN_MAX_A_THREAD * worker_threads(self.machine.platform) + 1,
             )
-            self.known.read()
-            todo = [entry for entry in todo if entry not in self.known]  # of others, in a target that was removed
+            self.known.read()  # what others proved may be gone, with a target that was removed
+            todo = [entry for entry in todo if entry not in self.known and entry.place not in self.failed]
 
     def _begin(self, entry: Entry, jobs: Jobs, claims: Claims) -> Begun:
         if not jobs.has(entry):
-            claimed = claims.claim(entry, jobs.place(entry))
+            try:
+                claimed = claims.claim(entry, jobs.place(entry))
+            except PublishError as error:
+                self._fail(entry, error)
+                jobs.skip(f"left out {entry.name}: {error}")
+                return Begun.DONE
             if not claimed:
                 return Begun.NOT_YET
             if isinstance(claimed, Path) and entry in self.known:
-                jobs.skip(entry)
+                jobs.skip(f"took {entry.name}, which another publish made and proved")
+                self._tell(entry)
                 return Begun.DONE
-            if path := claimed if isinstance(claimed, Path) else self._sound_file(entry):
+            if path := claimed if isinstance(claimed, Path) else self.artifacts.sound_file(entry):
                 jobs.take(entry, path)
+        self._begun_s[entry.place] = time.monotonic()
         jobs.begin(entry)
         return Begun.HERE
 
     def _finish(self, entry: Entry, jobs: Jobs, claims: Claims) -> None:
         """Prove and store an entry."""
+        try:
+            self._prove(entry, jobs, claims)
+        except PublishError as error:
+            self._fail(entry, error)
+            self.progress.say(f"left out {entry.name}: {error}")
+        else:
+            self._tell(entry)
+        if claims.holds(entry.key):
+            claims.settle(entry.key, made=entry.place not in self.failed)
+
+    def _prove(self, entry: Entry, jobs: Jobs, claims: Claims) -> None:
         try:
             artifact = jobs.artifact(entry)
         except PublishError as error:
@@ -195,12 +206,19 @@ class TargetMaker:
             raise
         made = b""
         if jobs.compiled(entry) and entry.key not in self.compiled:
-            made = _read_made(entry, artifact)
-        spec, proofs = jobs.tried(entry, sha256(made).hexdigest() if made else "")
+            made = read_made(entry, artifact)
+        jobs.answers(entry)  # what is wrong with those is no failure of this executable
+        try:
+            spec, proofs = jobs.tried(entry, sha256(made).hexdigest() if made else "")
+        except PublishError as error:
+            # Of a version that is published the weights are those that count, so here it is the executable's failure.
+            if self.known.needed:
+                claims.failed(entry.key, error, machinery_alive=self.children.alive)
+            raise
         self.proved += 1
         while jobs.references.edges:
             edge = jobs.references.edges.pop()
-            data = _read_made(edge.entry, edge.artifact)
+            data = read_made(edge.entry, edge.artifact)
             jobs.try_edge(edge, sha256(data).hexdigest())
             self.store.put(executable_path(edge.entry.key), data)
             self.known.refer(edge.entry.key)
@@ -208,51 +226,27 @@ class TargetMaker:
             self.store.put(executable_path(entry.key), made)
             self.compiled.add(entry.key)
         self.known.add(entry, spec, proofs)
-        if claims.holds(entry.key):
-            claims.settle(entry.key, made=True)
+
+    def _fail(self, entry: Entry, error: PublishError) -> None:
+        """One place stays empty, and the others are made; raises where that is the end."""
+        if not self.how.goes_on or not self.children.alive:
+            raise error
+        self.failed[entry.place] = str(error)
+        self._tell(entry)
+
+    def _tell(self, entry: Entry) -> None:
+        begun_s = self._begun_s.get(entry.place, time.monotonic())
+        failure = self.failed.get(entry.place, "")
+        visible = not failure and self.known.recording and not self.known.lacks()
+        self.how.told(PlaceMade(entry.place, entry.key, time.monotonic() - begun_s, failure, visible))
 
     def _finished_file(self, entry: Entry) -> Path | None:
         """A verified artifact in the store, if others have also recorded its proof where they can."""
-        path = self._sound_file(entry)
+        path = self.artifacts.sound_file(entry)
         if path and self.known.recording:
             self.known.read()
             return path if entry in self.known else None
         return path
-
-    def _stored_files(self) -> dict[str, Path]:
-        """Verified artifacts in the store, by key."""
-        found = {entry.key: self._stored_file(entry) for entry in {entry.key: entry for entry in self.entries}.values()}
-        return {key: path for key, path in found.items() if path}
-
-    def _stored_file(self, entry: Entry) -> Path | None:
-        try:
-            return self._verified(entry)
-        except (Damaged, Foreign, Untrusted) as error:
-            self.progress.say(f"{entry.name}: {error}; it is compiled anew")
-            return None
-
-    def _sound_file(self, entry: Entry) -> Path | None:
-        with suppress(Damaged, Foreign, Untrusted):  # which was said when it was looked for first
-            return self._verified(entry)
-        return None
-
-    def _verified(self, entry: Entry) -> Path | None:
-        path = executable_path(entry.key)
-        try:
-            unpack(self.store.get(path), key=entry.key, trust=self.store.trust, ingredients=entry.ingredients)
-            self.reused.keep(path)
-            return self.store.local_path(path)
-        except NotStored:
-            return None
-
-    def _is_sound(self, key: str) -> bool:
-        """Whether an executable that is none of our entries is in the store."""
-        try:
-            unpack(self.store.get(executable_path(key)), key=key, kind="executable", trust=self.store.trust)
-            self.reused.keep(executable_path(key))
-        except (NotStored, Damaged, Foreign, Untrusted):
-            return False
-        return True
 
     def _exact(self, method: str, point: Mapping[str, int]) -> Entry:
         """An exact shape as an entry of its own."""
@@ -260,24 +254,5 @@ class TargetMaker:
         return self._entry(method, Bucket(sizes, minimum=False, ladder=False))
 
     def _entry(self, method: str, bucket: Bucket) -> Entry:
-        ingredients = executable_ingredients(
-            program=self.draft.program(method, bucket).digest,
-            bucket=bucket.sizes,
-            fingerprint=self.machine.fingerprint,
-            options=compile_options(os.environ),
-        )
+        ingredients = ingredients_of(self.draft.program(method, bucket).digest, bucket.sizes, self.machine.fingerprint)
         return Entry(method, bucket, digest_ingredients(ingredients), ingredients)
-
-
-def _read_made(entry: Entry, file: Path) -> bytes:
-    """The artifact that a child wrote, read once: what is checked here and tried is what is signed.
-
-    Raises:
-        PublishError: It is not what the child was to make.
-    """
-    data = file.read_bytes()
-    try:
-        unpack(data, key=entry.key, kind="executable", ingredients=entry.ingredients, trust=ANYONE)
-    except (Damaged, Foreign) as error:
-        raise PublishError(f"{entry.name}: what was compiled cannot be stored: {error}") from error
-    return data

@@ -15,7 +15,7 @@ from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from tests.cache.meddling import MeddledStore
-from warmpool.manifest import ExecutableSpec, ProofSpec, Target, bucket_name
+from warmpool.manifest import ExecutableSpec, ProofSpec, Target
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.known import Known
@@ -37,6 +37,7 @@ class Publish:
         entries: Sequence[Entry] = ENTRIES,
         gone: Collection[str] = (),
         bottom: LocalStore | None = None,
+        needed: Collection[Entry] = (),
     ) -> None:
         self.store = SignedStore(bottom or LocalStore(folder), ANYONE)
         self.said: list[str] = []
@@ -46,11 +47,12 @@ class Publish:
             PATH,
             fingerprint,
             entries,
-            [(entry.method, bucket_name(entry.bucket.sizes)) for entry in ENTRIES],
+            [entry.place for entry in ENTRIES],
             self.said.append,
             sound=lambda key: key not in gone,
             trusted=trusted,
             recording=recording,
+            needed=frozenset(entry.place for entry in needed),
         )
         self.known.read()
 
@@ -207,3 +209,20 @@ def test_a_target_that_becomes_readable_between_two_looks_is_not_replaced(tmp_pa
     bottom.after = repair
     one.known.write()
     assert seen(one.stored()) == (["key-1", "key-2"], 7)
+
+
+def test_a_target_is_stored_once_what_is_needed_is_proved(tmp_path: Path) -> None:
+    one = Publish(tmp_path, needed=[SECOND])
+    one.prove(FIRST)
+    assert one.known.lacks() == {SECOND.place}
+    assert one.store.names("models/toy/1/targets") == []
+    one.prove(SECOND, cases=4)
+    assert seen(one.stored()) == (["key-1", "key-2"], 7)
+
+
+def test_what_is_needed_may_be_what_others_proved(tmp_path: Path) -> None:
+    Publish(tmp_path).prove(SECOND)
+    one = Publish(tmp_path, needed=[SECOND])
+    assert one.known.lacks() == set()
+    one.prove(FIRST)
+    assert seen(one.stored())[0] == ["key-1", "key-2"]
