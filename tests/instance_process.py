@@ -130,10 +130,11 @@ class InstanceProcess:
         self.pids: set[int] = set()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "WARMPOOL_"))}
         command = [*self.command, "serve", "--store", str(store), "--port", str(self.port)]
-        trust = () if "--trusted-keys" in flags else ("--allow-unsigned",)
+        trust = () if "--trusted-keys" in flags or "--signing-key" in flags else ("--allow-unsigned",)
+        compiling = () if "--compile" in flags else ("--compile", "off")  # a test that wants it says so
         with log_file.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--grpc-port", "0", *trust, *flags],
+                [*command, "--grpc-port", "0", *trust, *compiling, *flags],
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 env=kept | environment,

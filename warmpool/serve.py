@@ -17,7 +17,7 @@ from warmpool import zygote
 from warmpool.early_digests import EarlyDigests
 from warmpool.errors import WarmpoolError
 from warmpool.forking import Preload, Zygote
-from warmpool.settings import ACCELERATORS, PortTaken, SettingError, Settings, add_store_flags, read_settings
+from warmpool.settings import ACCELERATORS, COMPILING, PortTaken, SettingError, Settings, add_store_flags, read_settings
 
 
 class StoreFailed(WarmpoolError):
@@ -41,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gather-ms", help="time that requests wait for company that makes them cheaper (0)")
     parser.add_argument("--priority-aging-ms", help="waiting that a level of priority is worth (1000)")
     parser.add_argument("--model-weights", help="shares of a lane's time, such as digits=2,embed=0.5 (1 each)")
+    parser.add_argument(
+        "--compile", choices=COMPILING, help="compile what the store lacks, beside what is served (auto)"
+    )
+    parser.add_argument("--compile-s-max", help="time that one compile gets (600)")
+    parser.add_argument("--compile-cpu-s-max", help="processor time that one compile gets (1200)")
+    parser.add_argument("--compile-memory-bytes-max", help="private memory that one compile gets (8 GiB), 0 for any")
     parser.add_argument("--body-bytes-max", help="largest request body (64 MiB)")
     parser.add_argument("--traces-kept-max", help="traces that the local ring keeps (512)")
     parser.add_argument("--otlp-endpoint", help="base URL of an OTLP/HTTP collector")

@@ -13,8 +13,10 @@ from warmpool.errors import WarmpoolError
 
 DEADLINE_MS_MAX = 24 * 3600 * 1000
 GATHER_MS_MAX = 10_000
-LANE_MEMORY_BYTES_MAX = 2**53
+MEMORY_BYTES_MAX = 2**53
+COMPILE_S_MAX = 24 * 3600
 ACCELERATORS = ("auto", "none", "jax")
+COMPILING = ("auto", "off")
 
 
 class SettingError(WarmpoolError):
@@ -57,6 +59,14 @@ class Settings(StoreSettings):
     """Shares of a lane's time, such as "digits=2,embed=0.5"; a model that is not named has 1."""
     lane_memory_bytes_max: int = 0
     """Memory of a lane for weights and executables; 0 for what its device has, or on a CPU without a limit."""
+    compile: str = "auto"
+    """Whether what is missing in the store is compiled beside this instance: "auto" where it may store it, or "off"."""
+    compile_s_max: float = 600.0
+    """Time that one compile gets."""
+    compile_cpu_s_max: float = 1200.0
+    """Time that one compile gets of all processors together."""
+    compile_memory_bytes_max: int = 8 << 30
+    """Private memory that one compile gets; 0 for any."""
     body_bytes_max: int = 64 << 20
     """Largest request body; larger ones are refused with 413, and so are those that are too large for their method."""
     traces_kept_max: int = 512
@@ -67,12 +77,14 @@ class Settings(StoreSettings):
     def __post_init__(self) -> None:
         StoreSettings.__post_init__(self)
         _require("accelerator", self.accelerator, ", ".join(ACCELERATORS), holds=self.accelerator in ACCELERATORS)
+        _require("compile", self.compile, ", ".join(COMPILING), holds=self.compile in COMPILING)
         for name in ("port", "grpc_port"):
             _require(name, getattr(self, name), "0 to 65535", holds=0 <= getattr(self, name) <= 65535)
         same = 0 < self.port == self.grpc_port
         _require("grpc_port", self.grpc_port, "another one than the HTTP port", holds=not same)
-        holds = 0 <= self.lane_memory_bytes_max <= LANE_MEMORY_BYTES_MAX
-        _require("lane_memory_bytes_max", self.lane_memory_bytes_max, f"0 to {LANE_MEMORY_BYTES_MAX}", holds=holds)
+        for name in ("lane_memory_bytes_max", "compile_memory_bytes_max"):
+            value = getattr(self, name)
+            _require(name, value, f"0 to {MEMORY_BYTES_MAX}", holds=0 <= value <= MEMORY_BYTES_MAX)
         allowed = f"0 to {GATHER_MS_MAX}"
         _require("gather_ms", self.gather_ms, allowed, holds=0 <= self.gather_ms <= GATHER_MS_MAX)
         allowed = "MODEL=WEIGHT pairs after commas, each model once, weights from 0.001 to 1000"
@@ -92,6 +104,8 @@ class Settings(StoreSettings):
 _LARGEST = {
     "deadline_ms": DEADLINE_MS_MAX,
     "drain_s_max": DEADLINE_MS_MAX // 1000,
+    "compile_s_max": COMPILE_S_MAX,
+    "compile_cpu_s_max": COMPILE_S_MAX,
     "queue_rows_max": 2**31 - 1,
     "priority_aging_ms": DEADLINE_MS_MAX,
     "queue_bytes_max": 2**53,

@@ -34,6 +34,10 @@ OTHERS: dict[str, Any] = {
     "gather_ms": 1.5,
     "priority_aging_ms": 20,
     "model_weights": "digits=2,embed=0.5",
+    "compile": "off",
+    "compile_s_max": 30.5,
+    "compile_cpu_s_max": 60.5,
+    "compile_memory_bytes_max": 1 << 31,
     "queue_bytes_max": 10,
     "body_bytes_max": 6,
     "traces_kept_max": 7,
@@ -45,6 +49,7 @@ FLAGS = {  # given, meant; what has to be of a kind
     "allow_unsigned": ("no", False),
     "otlp_endpoint": ("https://9", "https://9"),
     "model_weights": ("nine=9", "nine=9"),
+    "compile": ("auto", "auto"),
 }
 
 
@@ -163,6 +168,10 @@ def test_without_a_store_it_is_said_how_to_give_one():
         ("gather_ms", "-1", "gather_ms is -1.0, allowed: 0 to 10000"),
         ("lane_memory_bytes_max", "-1", "lane_memory_bytes_max is -1, allowed: 0 to 9007199254740992"),
         ("lane_memory_bytes_max", "2G", "lane_memory_bytes_max is '2G', allowed: a whole number"),
+        ("compile", "on", "compile is 'on', allowed: auto, off"),
+        ("compile_s_max", "0", "compile_s_max is 0.0, allowed: more than 0, up to 86400"),
+        ("compile_cpu_s_max", "nan", "compile_cpu_s_max is nan, allowed: more than 0, up to 86400"),
+        ("compile_memory_bytes_max", "-1", "compile_memory_bytes_max is -1, allowed: 0 to 9007199254740992"),
         ("gather_ms", "nan", "gather_ms is nan, allowed: 0 to 10000"),
         ("priority_aging_ms", "0", "priority_aging_ms is 0, allowed: more than 0, up to 86400000"),
         *(

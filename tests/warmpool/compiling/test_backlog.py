@@ -1,0 +1,167 @@
+"""What is missing, what of it is under way, and what became of the rest."""
+
+from __future__ import annotations
+
+from tests.warmpool.compiling.made_up import METHOD, as_found, at, gap
+from warmpool.compiling.backlog import ARRIVING_S_MAX, NOTHING_DONE, Backlog
+from warmpool.compiling.forecast import LOAD_S
+from warmpool.compiling.history import RETRY_FIRST_S
+from warmpool.compiling.protocol import Done, Placed
+
+NEED = {"batch": 1, "seq": 16}
+
+
+def backlog(*gaps, begun=True):
+    """A backlog of gaps, the first job of which runs."""
+    found = Backlog(1)
+    found.take_in(as_found(*gaps), at(0))
+    if begun:
+        found.begin(at(0))
+    return found
+
+
+def made(one, job=1):
+    return Placed(job=job, place=one.place, seconds=1.0, failure="")
+
+
+def test_the_next_job_is_what_comes_first_and_is_not_waiting_any_more():
+    one, two = gap(1, 8), gap(1, 16)
+    found = backlog(one, two, begun=False)
+    assert found.begin(at(0)) == [one]
+    assert found.waiting == [two]
+    assert found.describe(0.0)["running"] == [{"title": one.title, "version": "1", "for_s": 0.0}]
+
+
+def test_nothing_begins_without_anything_to_do():
+    assert Backlog(1).begin(at(0)) == []
+    assert Backlog(1).running is None
+
+
+def test_what_is_under_way_is_not_begun_again_though_it_is_still_missing():
+    one, two = gap(1, 8), gap(1, 16)
+    found = backlog(one, two)
+    found.take_in(as_found(one, two), at(1))
+    assert found.waiting == [two]
+
+
+def test_what_was_made_is_history():
+    one = gap()
+    found = backlog(one)
+    assert found.placed(made(one), at(3)) is one
+    assert found.over(Done(job=1, failure=""), at(4)) == []
+    assert found.running is None
+    assert found.history.made == 1
+
+
+def test_what_was_made_is_expected_to_arrive_for_a_while():
+    one = gap()
+    found = backlog(one)
+    found.placed(made(one), at(3))
+    found.over(Done(job=1, failure=""), at(3))
+    assert found.ready_in_s(METHOD, NEED, 3.0 + ARRIVING_S_MAX - 1) == LOAD_S
+    assert found.ready_in_s(METHOD, NEED, 3.0 + ARRIVING_S_MAX + 1) is None
+
+
+def test_rows_do_not_matter_to_what_will_be_ready_but_all_other_sizes_do():
+    found = backlog(gap(1, 8))
+    assert found.ready_in_s(METHOD, {"batch": 20, "seq": 8}, 0.0) is not None
+    assert found.ready_in_s(METHOD, {"batch": 1, "seq": 9}, 0.0) is None
+
+
+def test_other_versions_are_not_what_is_waited_for():
+    found = backlog(gap(version="2"))
+    assert found.ready_in_s(METHOD, NEED, 0.0) is None
+
+
+def test_a_place_that_failed_rests_and_the_others_go_on():
+    bad, good = gap(1, 16), gap(2, 16)
+    found = backlog(bad, good)
+    assert found.placed(Placed(job=1, place=bad.place, seconds=2.0, failure="it crashed"), at(2)) is bad
+    assert found.running is not None
+    assert list(found.running.left.values()) == [good]
+    assert found.history.failures[bad.key].reason == "it crashed"
+    found.placed(made(good), at(3))
+    found.over(Done(job=1, failure=""), at(3))
+    found.take_in(as_found(bad), at(4))
+    assert found.waiting == []
+    assert found.ready_in_s(METHOD, NEED, 4.0 + ARRIVING_S_MAX) is None
+    found.take_in(as_found(bad), at(2 + RETRY_FIRST_S))
+    assert found.waiting == [bad]
+
+
+def test_a_job_that_fails_fails_with_all_that_is_left_of_it():
+    one, two = gap(1, 16), gap(2, 16)
+    found = backlog(one, two)
+    found.placed(made(one), at(1))
+    assert found.over(Done(job=1, failure="the store is away"), at(2)) == [two]
+    assert {one.reason for one in found.history.failures.values()} == {"the store is away"}
+
+
+def test_what_the_worker_did_nothing_for_rests_and_is_forgotten_once_it_is_there():
+    """Somebody else made it; or else it would be asked for again and again."""
+    one = gap()
+    found = backlog(one)
+    assert found.over(Done(job=1, failure=""), at(1)) == []
+    found.take_in(as_found(one), at(2))
+    assert found.waiting == []
+    assert found.describe(2.0)["failures"] == {f"{one.title} of 1": NOTHING_DONE}
+    found.take_in([], at(3))
+    assert found.describe(3.0)["failures"] == {}
+    assert found.describe(3.0)["failed"] == 0
+
+
+def test_a_worker_that_ends_is_no_failure_yet_and_what_it_was_at_is_tried_again_alone_and_last():
+    guilty, other, later = gap(1, 16), gap(2, 16), gap(1, 8)
+    found = backlog(guilty, other, later)
+    assert found.ended("it died", at(1)) == []
+    found.take_in(as_found(guilty, other, later), at(2))
+    assert [found.begin(at(2))] == [[later]]
+    found.over(Done(job=2, failure=""), at(3))
+    assert found.begin(at(3)) == [guilty]
+    assert found.ended("it died", at(4)) == [guilty]
+    assert "2 compile workers ended while they made it: it died" in found.history.failures[guilty.key].reason
+    assert other.key not in found.history.failures
+
+
+def test_what_is_made_alone_is_not_to_blame_any_more():
+    one, two = gap(1, 16), gap(2, 16)
+    found = backlog(one, two)
+    found.ended("it died", at(1))
+    found.take_in(as_found(one, two), at(2))
+    assert found.begin(at(2)) == [one]
+    found.placed(made(one, 2), at(3))
+    found.over(Done(job=2, failure=""), at(3))
+    found.take_in(as_found(one, two), at(4))  # it was set aside again
+    assert found.begin(at(4)) == [one]
+
+
+def test_messages_of_another_job_change_nothing():
+    one = gap()
+    found = backlog(one)
+    assert found.placed(made(one, job=7), at(1)) is None
+    assert found.over(Done(job=7, failure="no"), at(1)) == []
+    assert found.running is not None
+
+
+def test_a_place_that_nobody_asked_for_is_no_gap():
+    found = backlog(gap(1))
+    assert found.placed(made(gap(8)), at(1)) is None
+
+
+def test_what_lanes_may_come_to_hold_is_told_and_whether_it_changed():
+    found = Backlog(1)
+    assert found.take_in(as_found(gap(1), gap(2, ladder=True), gap(4, told=True)), at(0))
+    assert found.lacking(METHOD) == [{"batch": 1, "seq": 16}]
+    assert not found.take_in(as_found(gap(1)), at(1))
+    assert found.take_in([], at(2))
+    assert found.lacking(METHOD) == ()
+
+
+def test_the_queue_says_what_each_one_gains_and_when_it_will_be_ready():
+    found = backlog(gap(1, 8), gap(1, 16))
+    described = found.describe(0.0)
+    assert described["waiting"] == 1
+    (only,) = described["queue"]
+    assert only["title"] == "tiny:predict batch=1,seq=16"
+    assert only["gain_us"] == -1.0
+    assert only["ready_in_s"] == described["over_in_s"] > LOAD_S

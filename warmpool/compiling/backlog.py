@@ -1,0 +1,218 @@
+"""What is missing, what of it is under way, and what became of the rest: all that a compile service knows. No I/O.
+
+A job that a worker did not live to end may have been to blame: what was left of it is tried once more, alone and last,
+and is a failure if a worker ends at that again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from warmpool.catalog import ServedMethod
+from warmpool.compiling.forecast import LOAD_S, CompileTimes, Schedule, scheduled
+from warmpool.compiling.gaps import Gap
+from warmpool.compiling.history import History
+from warmpool.compiling.order import Ranked, jobs_of
+from warmpool.compiling.protocol import Done, Place, Placed
+from warmpool.selection import Sizes, covers
+
+DEATHS_MAX = 2
+ARRIVING_S_MAX = 10.0  # until lanes are told of what was made
+SHOWN_MAX = 64
+NOTHING_DONE = "it is missing, and the worker found nothing to do for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A reading of both clocks in seconds: the monotonic one, and since the epoch."""
+
+    s: float
+    epoch_s: float
+
+
+@dataclass(slots=True)
+class Running:
+    """The job that runs.
+
+    Attributes:
+        number: Its number.
+        left: What of it is still to be made.
+        began_s: When it began (monotonic).
+        since_s: When what it does now began.
+        first: Whether that is its first place.
+    """
+
+    number: int
+    left: dict[Place, Gap]
+    began_s: float
+    since_s: float
+    first: bool = True
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is missing and due, as the last look found it."""
+
+    jobs: list[list[Gap]] = field(default_factory=list)
+    gains_us: dict[str, float] = field(default_factory=dict)
+    lacking: dict[tuple[str, str, str], list[Sizes]] = field(default_factory=dict)
+
+
+class Backlog:
+    """Of one instance.
+
+    Args:
+        at_a_time: How many executables are compiled at a time.
+
+    Attributes:
+        history: What became of what was missing.
+        running: The job that runs.
+    """
+
+    def __init__(self, at_a_time: int) -> None:
+        self.history = History()
+        self.running: Running | None = None
+        self._at_a_time = at_a_time
+        self._times = CompileTimes()
+        self._plan = _Plan()
+        self._schedule = Schedule()
+        self._numbers = 0
+        self._deaths: Counter[str] = Counter()  # by key
+        self._arriving: list[tuple[Gap, float]] = []  # what was made, and when
+
+    @property
+    def waiting(self) -> list[Gap]:
+        """What is to be made after the job that runs, in order."""
+        return [gap for job in self._plan.jobs for gap in job]
+
+    # What happens
+
+    def take_in(self, found: Sequence[Ranked], now: Now) -> bool:
+        """This is missing now, in this order; whether that changes what lanes can be expected to hold."""
+        keys = {gap.key for gap, _ in found}
+        self.history.keep(keys)
+        for key in self._deaths.keys() - keys:
+            del self._deaths[key]
+        under_way = {gap.identity for gap in self.running.left.values()} if self.running else set()
+        due = [one for one in found if one.gap.identity not in under_way and self.history.may_try(one.gap, now.s)]
+        lacking: dict[tuple[str, str, str], list[Sizes]] = {}
+        for gap, _ in found:
+            if not gap.ladder and not gap.told:
+                lacking.setdefault((gap.model, gap.version, gap.place.method), []).append(gap.bucket)
+        changed = lacking != self._plan.lacking
+        jobs = jobs_of(due, self._at_a_time, self._deaths.keys())
+        self._plan = _Plan(jobs, {gap.key: gain_us for gap, gain_us in due}, lacking)
+        self._reschedule(now)
+        return changed
+
+    def begin(self, now: Now) -> list[Gap]:
+        """The gaps of the next job, which runs from now on; none if there is none."""
+        assert self.running is None
+        if not self._plan.jobs:
+            return []
+        gaps = self._plan.jobs.pop(0)
+        self._numbers += 1
+        self.running = Running(self._numbers, {gap.place: gap for gap in gaps}, now.s, now.s)
+        self._reschedule(now)
+        return gaps
+
+    def placed(self, message: Placed, now: Now) -> Gap | None:
+        """The gap that the worker tells of; None: it is of a minimum set, which had to be made besides."""
+        running = self.running
+        gap = running.left.pop(message.place, None) if running and message.job == running.number else None
+        if gap is None or running is None:
+            return None
+        if message.failure:
+            self._fail(gap, message.failure, message.seconds, now)
+        else:
+            self._times.took(gap, now.s - running.since_s, first=running.first)
+            self._deaths.pop(gap.key, None)
+            self.history.close(gap, message.seconds, now.epoch_s)
+            self._arriving = [one for one in self._arriving if now.s - one[1] < ARRIVING_S_MAX] + [(gap, now.s)]
+        running.since_s, running.first = now.s, False
+        self._reschedule(now)
+        return gap
+
+    def over(self, message: Done, now: Now) -> list[Gap]:
+        """A job is over; the gaps that failed with it."""
+        running = self.running
+        if running is None or message.job != running.number:
+            return []
+        self.running = None
+        left = list(running.left.values())
+        for gap in left:
+            if message.failure:
+                self._fail(gap, message.failure, now.s - running.began_s, now)
+            else:
+                self.history.rest(gap, NOTHING_DONE, now.s)  # others made it, if it is not missing any more
+        self._reschedule(now)
+        return left if message.failure else []
+
+    def ended(self, reason: str, now: Now) -> list[Gap]:
+        """The worker is gone; the gaps that failed with it."""
+        running, self.running = self.running, None
+        failed = []
+        for gap in running.left.values() if running else ():
+            self._deaths[gap.key] += 1
+            if self._deaths[gap.key] >= DEATHS_MAX:
+                del self._deaths[gap.key]
+                self._fail(gap, f"{DEATHS_MAX} compile workers ended while they made it: {reason}", 0.0, now)
+                failed.append(gap)
+        self._reschedule(now)
+        return failed
+
+    # What is so
+
+    def ready_in_s(self, method: ServedMethod, need: Sizes, now_s: float) -> float | None:
+        """In how many seconds the first executable that covers rows of a need will be warm; None if none is coming."""
+        shape = {name: size for name, size in need.items() if name != method.batch}
+
+        def fits(gap: Gap) -> bool:
+            of = (gap.model, gap.version, gap.place.method)
+            return of == (method.model, method.version, method.name) and covers(gap.bucket, shape)
+
+        if any(fits(gap) and now_s - made_s < ARRIVING_S_MAX for gap, made_s in self._arriving):
+            return LOAD_S
+        return self._schedule.ready_in_s(fits, now_s)
+
+    def over_in_s(self, now_s: float) -> float:
+        """In how many seconds all that is due will be made, by what is known; 0.0 if nothing is."""
+        return self._schedule.over_in_s(now_s)
+
+    def lacking(self, method: ServedMethod) -> Sequence[Sizes]:
+        """Buckets of a method that are planned for the primary lane, and that it has not been told of."""
+        return self._plan.lacking.get((method.model, method.version, method.name), ())
+
+    def describe(self, now_s: float) -> dict[str, Any]:
+        """As the status shows it."""
+        running, waiting = self.running, self.waiting
+        under_way = running.left.values() if running else ()
+        for_s = round(now_s - running.began_s, 3) if running else 0.0
+        return {
+            "running": [{"title": gap.title, "version": gap.version, "for_s": for_s} for gap in under_way],
+            "waiting": len(waiting),
+            "queue": [self._described(gap, now_s) for gap in waiting[:SHOWN_MAX]],
+            "over_in_s": round(self.over_in_s(now_s), 3),
+            **self.history.describe(),
+        }
+
+    def _described(self, gap: Gap, now_s: float) -> dict[str, Any]:
+        ready_in_s = self._schedule.ready_in_s(lambda one: one is gap, now_s)
+        return {
+            "title": gap.title,
+            "version": gap.version,
+            "gain_us": round(self._plan.gains_us.get(gap.key, 0.0), 3),
+            "ready_in_s": None if ready_in_s is None else round(ready_in_s, 3),
+        }
+
+    def _fail(self, gap: Gap, reason: str, seconds: float, now: Now) -> None:
+        self.history.fail(gap, reason, seconds, now.epoch_s, now.s)
+
+    def _reschedule(self, now: Now) -> None:
+        running = self.running
+        jobs = [list(running.left.values())] if running and running.left else []
+        since_s = running.since_s if running else now.s
+        self._schedule = scheduled([*jobs, *self._plan.jobs], self._times, self._at_a_time, since_s)

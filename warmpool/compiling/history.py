@@ -1,0 +1,107 @@
+"""What became of missing executables: the last ones that were made or failed, and those that wait for another try.
+
+A failure concerns one key, so another program, kind of machine or option is another chance. What failed is tried again
+less and less often: what the store says failed to compile (`cache.failures`) is not compiled then, unless somebody
+forgot that, but it may have been made elsewhere, or it failed for the machine's sake.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from warmpool.backoff import backoff_s
+from warmpool.compiling.gaps import Gap
+
+KEPT_MAX = 32
+RETRY_FIRST_S = 60.0
+RETRY_S_MAX = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a gap: "made" or "failed" (with a reason); after how long, and when (epoch)."""
+
+    gap: Gap
+    outcome: str
+    seconds: float
+    when_s: float
+    reason: str = ""
+
+    def describe(self) -> dict[str, Any]:
+        """As the status shows it."""
+        return {
+            "title": self.gap.title,
+            "version": self.gap.version,
+            "key": self.gap.key,
+            "outcome": self.outcome,
+            "seconds": round(self.seconds, 3),
+            "when_s": round(self.when_s, 3),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a gap is not closed, how often that was tried, and when it is again (monotonic)."""
+
+    gap: Gap
+    reason: str
+    tries: int
+    again_s: float
+
+
+class History:
+    """Of one instance.
+
+    Attributes:
+        outcomes: The last ones, the newest last.
+        failures: By key, of what is still missing.
+        made: How many were made ever.
+        failed: How many failures there were ever.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes: deque[Outcome] = deque(maxlen=KEPT_MAX)
+        self.failures: dict[str, Failure] = {}
+        self.made = 0
+        self.failed = 0
+
+    def close(self, gap: Gap, seconds: float, when_s: float) -> None:
+        """A gap is closed."""
+        self.failures.pop(gap.key, None)
+        self.made += 1
+        self.outcomes.append(Outcome(gap, "made", seconds, when_s))
+
+    def fail(self, gap: Gap, reason: str, seconds: float, when_s: float, now_s: float) -> None:
+        """A gap cannot be closed now."""
+        self.rest(gap, reason, now_s)
+        self.failed += 1
+        self.outcomes.append(Outcome(gap, "failed", seconds, when_s, reason))
+
+    def rest(self, gap: Gap, reason: str, now_s: float) -> None:
+        """Do not try a gap for a while."""
+        before = self.failures.get(gap.key)
+        tries = before.tries + 1 if before else 1
+        self.failures[gap.key] = Failure(gap, reason, tries, now_s + backoff_s(tries, RETRY_FIRST_S, RETRY_S_MAX))
+
+    def may_try(self, gap: Gap, now_s: float) -> bool:
+        """Whether it is time for another try of a gap."""
+        failure = self.failures.get(gap.key)
+        return failure is None or now_s >= failure.again_s
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Forget failures of what is not missing any more: only these keys are."""
+        for key in self.failures.keys() - keys:
+            del self.failures[key]
+
+    def describe(self) -> dict[str, Any]:
+        """As the status shows it."""
+        return {
+            "made": self.made,
+            "failed": self.failed,
+            "history": [one.describe() for one in self.outcomes],
+            "failures": {f"{one.gap.title} of {one.gap.version}": one.reason for one in self.failures.values()},
+        }
