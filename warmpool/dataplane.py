@@ -16,6 +16,7 @@ from warmpool.batches import Array, Part, PartResult, joined
 from warmpool.catalog import Catalog, ServedMethod, ServedModel
 from warmpool.datatypes import OF_DTYPE
 from warmpool.errors import NotFound, NotWarm
+from warmpool.fallback import Step, together
 from warmpool.manifest import TensorSpec
 from warmpool.symbolic import shape_of
 from warmpool.tensors import Tensor
@@ -33,6 +34,11 @@ class Answer:
     rows: int
     validated_ns: int
 
+    @property
+    def step(self) -> Step:
+        """The step of the fallback ladder that it took."""
+        return together([part.step for part in self.parts])
+
     def tensors(self) -> dict[str, Tensor]:
         """The outputs as wire tensors."""
         names = {spec.name: OF_DTYPE[spec.dtype].name for spec in self.method.spec.outputs}
@@ -47,7 +53,7 @@ class Answer:
         Of the whole batch: rows that were asked for and rows of padding, and the same in elements of all its inputs.
         """
         if not self.parts:
-            return {"rows": 0, "parts": 0}
+            return {"rows": 0, "parts": 0, "step": self.step}
         slowest = max(self.parts, key=lambda part: part.received_ns - part.arrived_ns)
         return {
             "lane": slowest.lane,
@@ -59,6 +65,7 @@ class Answer:
             "elements": slowest.elements,
             "padded_elements": slowest.padded_elements,
             "parts": len(self.parts),
+            "step": self.step,
             "cold": any(part.cold for part in self.parts),
             "queue_us": (slowest.formed_ns - slowest.arrived_ns) // 1000,
             "batch_us": (slowest.sent_ns - slowest.formed_ns) // 1000,

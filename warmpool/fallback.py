@@ -53,6 +53,9 @@ class Forecast(Protocol):
     def ready_in_s(self, method: ServedMethod, need: Sizes) -> float | None:
         """Seconds until something that covers the need is warm in a lane that has it not yet; None if nothing will."""
 
+    def over_in_s(self) -> float:
+        """Seconds until all that is missing will be made, as far as is known; 0.0 if nothing is."""
+
     def lacking(self, method: ServedMethod) -> Sequence[Sizes]:
         """Buckets of a method that are planned for the primary lane, and that it has not been told of yet."""
 

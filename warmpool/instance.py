@@ -19,6 +19,7 @@ from warmpool import messages
 from warmpool.batcher import Batcher
 from warmpool.batches import Batch
 from warmpool.byte_budget import ByteBudget
+from warmpool.churn_watch import ChurnWatch
 from warmpool.cold_start import ColdStart
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.early_digests import EarlyDigests
@@ -68,6 +69,7 @@ class Instance:
         self.dataplane = DataPlane(self.batcher)
         self.lanes: list[LaneProxy] = []
         self.readiness = Readiness(self.dataplane, self.lanes)
+        self.churn = ChurnWatch(self.dataplane, self.lanes)
         self.models = ServedModels(store, self.dataplane, self.lanes, early)
         self.upkeep = Upkeep(store, self.lanes, self.models)
         self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.calls, self.upkeep.notice)
@@ -105,6 +107,7 @@ class Instance:
         """Care for the store until cancelled; begins when the start is over."""
         await self.settled.wait()
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.churn.run())
             group.create_task(self.upkeep.run(self.models.fingerprints))
             group.create_task(self.plan_following.run())
             group.create_task(self.dataplane.traffic.keep(self.store, self.upkeep.calls))
@@ -139,6 +142,7 @@ class Instance:
         return self.readiness.status(answers) | {
             "zygote": {"pid": self._zygote.current.process.pid},
             "store": {"trouble": self.upkeep.store_trouble, "quarantined": self.upkeep.quarantined},
+            "churn": self.churn.describe(),
             "rows_waiting": self.batcher.rows_waiting,
             "bytes_held": self.byte_budget.held_bytes,
         }
@@ -159,7 +163,7 @@ class Instance:
             "warmpool.status": status,
             "warmpool.model": model[:128],
             "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
-        }
+        } | self.churn.request(answer, model, status)
         self.traces.record(
             trace_id,
             request_spans(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=attributes),

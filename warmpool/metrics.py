@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
+from warmpool.churn import State
 
 if TYPE_CHECKING:
     from warmpool.instance import Instance
@@ -101,6 +102,19 @@ class _Gauges(Collector):
             "Bytes of requests that are being received, wait or run.",
             self._instance.byte_budget.held_bytes,
         )
+        churn = self._instance.churn
+        steps = CounterMetricFamily(
+            "warmpool_requests_by_step",
+            "Requests by the step of the fallback ladder that they took; the rest failed for other reasons.",
+            labels=["model", "step"],
+        )
+        for (model, step), count in churn.steps.by_model.items():
+            steps.add_metric([model, step], count)
+        yield steps
+        states = GaugeMetricFamily("warmpool_churn_state", "1 for the state that the instance is in.", labels=["state"])
+        for state in State:
+            states.add_metric([state], churn.churn.state is state)
+        yield states
         upkeep = self._instance.upkeep
         yield _gauge("warmpool_store_trouble", "1 while the store cannot be used.", bool(upkeep.store_trouble))
         yield CounterMetricFamily(

@@ -66,6 +66,14 @@ class StoreStatus(msgspec.Struct, frozen=True):
     quarantined: int
 
 
+class Churn(msgspec.Struct, frozen=True):
+    """Whether the instance has what it needs: how much is missing, and in how many seconds nothing is, if known."""
+
+    state: str
+    missing: int
+    steady_in_s: float | None
+
+
 class Status(msgspec.Struct, frozen=True):
     """The document of /v1/status, as far as it is shown."""
 
@@ -75,6 +83,7 @@ class Status(msgspec.Struct, frozen=True):
     reasons: dict[str, str]
     models: dict[str, Model]
     store: StoreStatus
+    churn: Churn
     lanes: list[Lane]
     rows_waiting: int
 
@@ -108,6 +117,7 @@ def show(console: Console, status: Status) -> None:
         console.print(escape(f"  store: {status.store.trouble}"), style="yellow", soft_wrap=True)
     if status.store.quarantined:
         console.print(f"  {status.store.quarantined} executables quarantined: `warmpool cache ls`", style="yellow")
+    _show_churn(console, status.churn)
     models = Table("model", "version", "ready", "methods", box=None)
     for name, model in status.models.items():
         models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))
@@ -142,6 +152,16 @@ def show_costs(console: Console, lanes: list[Lane]) -> None:
             batch = f"{cost.model}:{cost.method} {bucket_name(cost.bucket)}"
             table.add_row(lane.name, escape(batch), *times, str(cost.runs))
     console.print(table)
+
+
+def _show_churn(console: Console, churn: Churn) -> None:
+    if churn.state == "steady":
+        return
+    steady = "it is not known when it will be steady"
+    if churn.steady_in_s is not None:
+        steady = f"steady in about {churn.steady_in_s:.0f} s"
+    line = f"  {churn.state}: {churn.missing} executables are missing, {steady}"
+    console.print(escape(line), style="yellow", soft_wrap=True)
 
 
 def _held(memory: Memory) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from warmpool.batches import Part
 from warmpool.catalog import ServedMethod
 from warmpool.manifest import DimSpec, MethodSpec, TensorSpec
+from warmpool.selection import Sizes
 
 BATCH = DimSpec(name="batch", max=100, sizes=(1, 2, 4, 8), batch=True)
 SEQ = DimSpec(name="seq", max=16, sizes=(4, 8, 16))
@@ -64,3 +66,22 @@ def part(
         arrived_s=arrived_s,
         answer=asyncio.get_running_loop().create_future(),
     )
+
+
+@dataclass
+class Told:
+    """A forecast that says what a test tells it to."""
+
+    ready_s: dict[ServedMethod, float] = field(default_factory=dict)
+    buckets: list[Sizes] = field(default_factory=list)
+    asked: list[Sizes] = field(default_factory=list)
+
+    def ready_in_s(self, method: ServedMethod, need: Sizes) -> float | None:
+        self.asked.append(need)
+        return self.ready_s.get(method)
+
+    def over_in_s(self) -> float:
+        return max(self.ready_s.values(), default=0.0)
+
+    def lacking(self, method: ServedMethod) -> list[Sizes]:
+        return self.buckets

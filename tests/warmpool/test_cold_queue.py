@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from tests.warmpool.fake_lane import World, manual_clock, pass_s, rest
-from tests.warmpool.served import doubling, method, tensor
-from warmpool.catalog import ServedMethod
+from tests.warmpool.served import Told, doubling, method, tensor
 from warmpool.cold_queue import IN_VAIN
 from warmpool.errors import DeadlineExceeded, NotWarm
 from warmpool.fallback import Step
-from warmpool.selection import Sizes
 
 DOUBLE = doubling()
 OTHER = doubling("other")
 ROWS = method([tensor("x", "int32", "batch", "seq")], [tensor("y", "int32", "batch", "seq")], name="rows")
-
-
-@dataclass
-class Told:
-    """A forecast that says what a test tells it to."""
-
-    ready_s: dict[ServedMethod, float] = field(default_factory=dict)
-    buckets: list[Sizes] = field(default_factory=list)
-    asked: list[Sizes] = field(default_factory=list)
-
-    def ready_in_s(self, method: ServedMethod, need: Sizes) -> float | None:
-        self.asked.append(need)
-        return self.ready_s.get(method)
-
-    def lacking(self, method: ServedMethod) -> list[Sizes]:
-        return self.buckets
 
 
 def foretold(**ready_s: float) -> tuple[World, Told]:

@@ -93,4 +93,4 @@ async def test_no_rows_give_empty_outputs_and_run_nothing():
     answer = await ask(world, DOUBLE, {"x": Tensor.of("INT32", [], [0])})
     assert answer.outputs["y"].shape == (0,)
     assert answer.outputs["y"].dtype == np.int32
-    assert answer.served() == {"rows": 0, "parts": 0}
+    assert answer.served() == {"rows": 0, "parts": 0, "step": "exact"}

@@ -12,7 +12,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.warmpool.served import doubling, part
+from warmpool import churn
 from warmpool.batches import Batch
+from warmpool.fallback import Step, StepCounts
 from warmpool.metrics import Metrics
 from warmpool.selection import Candidate
 
@@ -57,6 +59,18 @@ class Upkeep:
 
 
 @dataclass
+class Watch:
+    """It is its own `Churn`."""
+
+    steps: StepCounts = field(default_factory=StepCounts)
+    state: churn.State = churn.State.STEADY
+
+    @property
+    def churn(self):
+        return self
+
+
+@dataclass
 class State:
     """What metrics read of an instance."""
 
@@ -64,6 +78,7 @@ class State:
     byte_budget: Budget = field(default_factory=Budget)
     lanes: list[Lane] = field(default_factory=list)
     upkeep: Upkeep = field(default_factory=Upkeep)
+    churn: Watch = field(default_factory=Watch)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def unready_reasons(self):
@@ -192,6 +207,25 @@ def test_what_the_upkeep_found_is_counted_and_trouble_with_the_store_is_so_while
     state.upkeep.store_trouble = ""
     value = scraped(metrics)
     assert (value("store_trouble"), value("quarantined_total")) == (0, 2)
+
+
+def test_requests_are_counted_by_the_step_of_the_ladder_that_they_took(metrics, state):
+    for model, step in (("tiny", Step.EXACT), ("tiny", Step.EXACT), ("second", Step.HELD), ("", Step.REFUSED)):
+        state.churn.steps.add(model, step)
+    value = scraped(metrics)
+    assert value("requests_by_step_total", model="tiny", step="exact") == 2
+    assert value("requests_by_step_total", model="second", step="held") == 1
+    assert value("requests_by_step_total", model="", step="refused") == 1
+    assert value("requests_by_step_total", model="tiny", step="held") is None
+
+
+def test_the_state_that_the_instance_is_in_is_the_one_that_is_1(metrics, state):
+    for now in churn.State:
+        state.churn.state = now
+        value = scraped(metrics)
+        assert {one: value("churn_state", state=one) for one in churn.State} == {
+            one: float(one is now) for one in churn.State
+        }
 
 
 def test_a_latency_has_the_trace_it_came_from_as_its_exemplar(metrics):

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.command import warmpool
 from warmpool import __version__
-from warmpool.status_command import Cost, Lane, Memory, Model, Status, StoreStatus, show, show_costs
+from warmpool.status_command import Churn, Cost, Lane, Memory, Model, Status, StoreStatus, show, show_costs
 
 PRIMARY = Lane(
     name="primary",
@@ -68,6 +68,7 @@ def status_of(*lanes, **changed):
         "reasons": {},
         "models": {"tiny": Model(version="7", ready=True, methods=["predict", "tokens"])},
         "store": StoreStatus(trouble="", quarantined=0),
+        "churn": Churn("steady", 0, 0.0),
         "lanes": list(lanes),
         "rows_waiting": 3,
     }
@@ -94,6 +95,7 @@ def test_a_warm_instance_is_shown_with_its_models_and_lanes(instance):
 
 
 def test_json_is_the_instances_own_document(instance):
+    wait_until(lambda: instance.status()["churn"]["state"] == "steady")
     result = warmpool("status", "--json", "--url", f"http://127.0.0.1:{instance.port}/")
     assert (result.returncode, result.stderr) == (0, "")
     printed, asked = json.loads(result.stdout), instance.status()
@@ -166,12 +168,24 @@ def test_trouble_with_the_store_and_what_was_set_aside_is_told_and_only_then():
     assert "quarantined" not in drawn(status_of(PRIMARY))
 
 
+@pytest.mark.parametrize(
+    ("churn", "line"),
+    [
+        (Churn("filling", 12, 29.6), "  filling: 12 executables are missing, steady in about 30 s\n"),
+        (Churn("churning", 3, None), "  churning: 3 executables are missing, it is not known when it will be steady\n"),
+    ],
+)
+def test_what_is_missing_is_told_and_how_long_that_will_be_so(churn, line):
+    assert line in drawn(status_of(PRIMARY, churn=churn))
+    assert "missing" not in drawn(status_of(PRIMARY))
+
+
 def test_a_reason_is_never_broken_into_lines():
     text = drawn(status_of(PRIMARY, reasons={"tiny": "why " * 100}), width=60)
     assert "  tiny: " + "why " * 99 + "why" in text
 
 
-@pytest.mark.parametrize("field", ["ready", "lanes", "reasons", "store"])
+@pytest.mark.parametrize("field", ["ready", "lanes", "reasons", "store", "churn"])
 def test_a_document_without_what_is_shown_is_another_versions(field):
     document = msgspec.to_builtins(status_of(PRIMARY))
     assert msgspec.convert(document, Status) == status_of(PRIMARY)
