@@ -2,6 +2,10 @@
 
 A key holds the program and everything about the kind of machine, so another try gives the same error, unless it was one
 of a limit or of the machine itself: who asks for another try gets it.
+
+Where `FAILED_MAX` executables of one program failed on one kind of machine, the others will too: they are not tried. A
+small object each, `breakers/<program>-<fingerprint>/<key>`, counts them with one listing. Another program or kind of
+machine has a count of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +24,17 @@ from cache.store import Store
 log = logging.getLogger(__name__)
 
 FOLDER = "failures"
+BREAKERS = "breakers"
+FAILED_MAX = 3
 REASON_CHARACTERS_MAX = 2000
 _FOLDERS = re.compile(r"(?<![\w./:)>])/(?:[\w.+@~-]+/)+")  # of an absolute path, and of nothing else that has slashes
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """What failed and how, when (RFC 3339), on which host and process, for which kind of machine (its digest or "")."""
+    """What failed and how, when (RFC 3339), on which host and process.
+
+    `fingerprint` and `program` are digests of the kind of machine and of what it is compiled from, "" where not known.
+    """
 
     key: str
     what: str
@@ -33,12 +42,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     when: str
     by: str
     fingerprint: str
+    program: str = ""
 
     @classmethod
-    def now(cls, *, key: str, what: str, reason: str, fingerprint: str) -> Failure:
+    def now(cls, *, key: str, what: str, reason: str, fingerprint: str, program: str = "") -> Failure:
         """One of this process."""
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(key=key, what=what, reason=reason, when=when, by=this_process(), fingerprint=fingerprint)
+        when, by = datetime.now(UTC).isoformat(timespec="seconds"), this_process()
+        return cls(key=key, what=what, reason=reason, when=when, by=by, fingerprint=fingerprint, program=program)
 
 
 def reason_of(error: Exception) -> str:
@@ -50,6 +60,8 @@ def reason_of(error: Exception) -> str:
 def record(store: Store, failure: Failure) -> None:
     """Keep a failure, in place of an earlier one."""
     store.put(f"{FOLDER}/{failure.key}", msgspec.json.encode(failure))
+    if failure.program:
+        store.put(f"{_breaker(failure.program, failure.fingerprint)}/{failure.key}", b"{}\n")
 
 
 def recorded(store: Store, key: str) -> Failure | None:
@@ -64,6 +76,23 @@ def recorded(store: Store, key: str) -> Failure | None:
         return None
 
 
-def forget(store: Store, key: str) -> None:
-    """Let the next one try it."""
-    store.delete(f"{FOLDER}/{key}")
+def forget(store: Store, failure: Failure) -> None:
+    """Let the next one try it; for its program it does not count any more."""
+    store.delete(f"{FOLDER}/{failure.key}")
+    if failure.program:
+        store.delete(f"{_breaker(failure.program, failure.fingerprint)}/{failure.key}")
+
+
+def failed_of(store: Store, program: str, fingerprint: str) -> list[str]:
+    """The keys of a program's executables that failed on a kind of machine, as far as they count."""
+    return store.names(_breaker(program, fingerprint))
+
+
+def reset(store: Store, program: str, fingerprint: str) -> None:
+    """Let a program be tried again on a kind of machine."""
+    for key in failed_of(store, program, fingerprint):
+        store.delete(f"{_breaker(program, fingerprint)}/{key}")
+
+
+def _breaker(program: str, fingerprint: str) -> str:
+    return f"{BREAKERS}/{program}-{fingerprint}"

@@ -48,6 +48,7 @@ FOLDERS = {
     "jax-cache": Folder(content="artifact", kind="jax-cache", secret=True, immutable=True, ages=True),
     "leases": Folder(content="coordination", ages=True),
     "failures": Folder(content="coordination", ages=True),
+    "breakers": Folder(content="coordination", ages=True),
     "wanted": Folder(content="coordination", ages=True),
     "quarantine": Folder(content="coordination", ages=True),
     "traffic": Folder(content="coordination", ages=True, useful_s=20 * 24 * 3600.0),

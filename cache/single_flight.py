@@ -2,6 +2,7 @@
 
     look:  is it there?            it is the answer
            did it fail before?     so it does now, unless another try was asked for
+           did its program, often? so it is not tried (see `cache.failures`)
            get the lease           look again, for it may have been made meanwhile; then make it, store it, release
            somebody else has it    wait a little, look again; a holder that died loses it (see `cache.lease`)
 
@@ -91,7 +92,7 @@ class Turn:
     def succeeded(self) -> None:
         """Forget that it failed before, if it did."""
         if earlier := self._earlier:
-            self._try(lambda: failures.forget(self._store, earlier.key))
+            self._try(lambda: failures.forget(self._store, earlier))
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
@@ -109,6 +110,7 @@ class Flight[T]:
         found: The artifact if it is there and good, else None. What it raises at a first look is raised.
         what: Names it in a failure's text.
         fingerprint: Digest of the kind of machine, for the record of a failure.
+        program: Digest of what it is compiled from, "" if that is not to count its failures.
         terms: How one flies.
         clock: Monotonic, in seconds.
     """
@@ -121,6 +123,7 @@ class Flight[T]:
         *,
         what: str,
         fingerprint: str = "",
+        program: str = "",
         terms: Terms = Terms(),  # frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -129,6 +132,7 @@ class Flight[T]:
         self._found = found
         self._what = what
         self._fingerprint = fingerprint
+        self._program = program
         self._terms = terms
         self._contender = Contender(store, f"{lease.FOLDER}/{key}", ttl_s=terms.ttl_s, clock=clock)
         self._ignored: Failure | None = None
@@ -144,7 +148,7 @@ class Flight[T]:
         if (value := self._found()) is not None:
             return Found(value)
         try:
-            return self._failed() or self._turn()
+            return self._failed() or self._broken() or self._turn()
         except StoreUnavailable as error:
             log.warning("%s: others cannot be asked, it is made here whatever they do: %s", self._what, error)
             return Turn(self._store, self._failure, None, self._ignored)
@@ -170,8 +174,19 @@ class Flight[T]:
             self._ignored = failure if self._terms.retry_failed else None
         return failure if failure != self._ignored else None
 
+    def _broken(self) -> Failure | None:
+        """What is said in the place of a try, where so many others of its program failed that this one would too."""
+        failed = failures.failed_of(self._store, self._program, self._fingerprint) if self._program else []
+        if len(failed) < failures.FAILED_MAX or self._key in failed:
+            return None
+        known = next(filter(None, (failures.recorded(self._store, key) for key in failed)), None)
+        example = f"; one of them: {known.reason}" if known else ""
+        return self._failure(f"it was not tried, since {len(failed)} others of its program failed{example}")
+
     def _failure(self, reason: str) -> Failure:
-        return Failure.now(key=self._key, what=self._what, reason=reason, fingerprint=self._fingerprint)
+        return Failure.now(
+            key=self._key, what=self._what, reason=reason, fingerprint=self._fingerprint, program=self._program
+        )
 
 
 def fetch_or_make[T](

@@ -26,7 +26,7 @@ _STDERR_SHOWN_BYTES = 2000
 class WorkerFailed(WarmpoolError):
     """A job in a forked child did not give a result.
 
-    `reason` is one of "exception", "crash", "timeout", "memory"; `detail` says more in one line.
+    `reason` is one of "exception", "crash", "timeout", "cpu", "memory"; `detail` says more in one line.
     """
 
     def __init__(self, entry: str, reason: str, detail: str) -> None:
@@ -110,6 +110,7 @@ class Zygote:
         """Ask for a fork that calls `entry` ("module:function") with (argument, channel, descriptors).
 
         Args:
+        cpu_s_max: float = 0.0,
             entry: what the child calls.
             argument: a JSON object for it.
             descriptors: open files it gets, besides its channel.
@@ -120,6 +121,7 @@ class Zygote:
         Returns:
             Our end of its channel. Its first message is {"pid"}, its last {"exit"}; end of file without that one means
             that the zygote is gone too.
+            cpu_s_max: limit on the CPU time of all its threads, in whole seconds, 0 for none.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {
@@ -132,6 +134,7 @@ class Zygote:
         with theirs:
             try:
                 socket.send_fds(self.control, [json.dumps(request).encode()], [theirs.fileno(), *descriptors])
+            "cpu_s_max": cpu_s_max,
             except OSError as error:
                 ours.close()
                 raise WarmpoolError(f"the zygote is gone: {error.strerror}") from error
@@ -160,6 +163,7 @@ class Zygote:
         """Call `entry` ("module:function", dict -> dict) in a fork, wait, return its result. Raises WorkerFailed."""
         with tempfile.TemporaryFile() as stderr:
             channel = self.fork(
+        cpu_s_max: float = 0.0,
                 "warmpool.forking:_call",
                 {"entry": entry, "argument": argument},
                 descriptors=(stderr.fileno(),),
@@ -170,6 +174,7 @@ class Zygote:
                 return _result(entry, channel, stderr, wall_s_max)
 
 
+                cpu_s_max=cpu_s_max,
 def _result(entry: str, channel: socket.socket, stderr: IO[bytes], wall_s_max: float) -> dict[str, Any]:
     deadline = time.monotonic() + wall_s_max
     pid, timed_out = 0, False
@@ -211,6 +216,8 @@ def _failure(entry: str, outcome: dict[str, Any], status: int | None, stderr: st
     return WorkerFailed(entry, "crash", f"{how}. {last_line}".rstrip())
 
 
+    if status == -signal.SIGXCPU:
+        return WorkerFailed(entry, "cpu", "it used up its CPU time")
 def _call(argument: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> None:
     """In the child: run a job and send its result or its exception."""
     import importlib

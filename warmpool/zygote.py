@@ -24,6 +24,7 @@ import gc
 import importlib
 import json
 import os
+import math
 import resource
 import select
 import signal
@@ -37,6 +38,7 @@ from warmpool.datagram import MESSAGE_BYTES_MAX
 DESCRIPTORS_MAX = 8
 _PR_SET_PDEATHSIG = 1
 # What checks a signature: 4 ms, here once instead of in every lane.
+_HEED_CPU_S = 2
 _SIGNATURES = ("cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric.ed25519")
 _SHARED = ("numpy", "ml_dtypes", "cache.executable", "warmpool.lane", *_SIGNATURES)  # the front needs nearly all of it
 _PRELOAD = {
@@ -131,6 +133,9 @@ def _child(request: dict[str, Any], channel: socket.socket, descriptors: list[in
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         _send(channel, {"pid": os.getpid()})
         module, _, name = request["entry"].partition(":")
+        if limit_s := math.ceil(request["cpu_s_max"]):
+            # SIGXCPU first, which says what it was; a child that does not heed it is killed.
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + _HEED_CPU_S))
         getattr(importlib.import_module(module), name)(request["argument"], channel, descriptors)
         status = 0
     except BaseException:  # noqa: BLE001  # nothing may unwind into the zygote's loop

@@ -31,7 +31,9 @@ def test_every_path_that_is_written_has_a_row():
         *(f"{one.FOLDER}/k" for one in (failures, jax_cache_sync, lease, quarantine, sightings, wanted)),
         f"{signed_store.DISTRUSTED}/k",
         traffic_record.record_path("toy", "i"),
+        f"{failures.BREAKERS}/p-f/k",
     ]
+        record.record_path("toy", manifest.RolloutSpec(started_s=1.0)),
     assert {path.partition("/")[0] for path in paths} == set(FOLDERS)
     assert all(folder_of(path) for path in paths)
 

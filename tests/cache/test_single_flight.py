@@ -21,7 +21,7 @@ from cache import failures
 from cache.artifact import unpack
 from cache.errors import CompileFailed, Damaged, NotMadeYet, NotStored, Refused, StoreUnavailable
 from cache.executable import Runtime
-from cache.failures import REASON_CHARACTERS_MAX, Failure, reason_of
+from cache.failures import FAILED_MAX, REASON_CHARACTERS_MAX, Failure, reason_of
 from cache.lease import RENEWALS_A_TTL
 from cache.local_store import LocalStore
 from cache.opening import raw_store
@@ -112,6 +112,84 @@ def test_what_is_missing_is_made_and_nothing_of_it_stays_behind(store):
     assert want.fetch() == b"made"
     assert want.makes == 1
     assert [entry.path for entry in store.entries("")] == [PATH]
+
+
+# The circuit breaker of a program
+
+
+PROGRAM = "9f"
+
+
+def fail_others(store, count, *, program=PROGRAM, fingerprint="f00"):
+    for number in range(count):
+        reason = f"crash: number {number}"
+        key = f"other-{number}"
+        failures.record(store, Failure.now(key=key, what="it", reason=reason, fingerprint=fingerprint, program=program))
+
+
+def look(store, key=KEY, *, program=PROGRAM, found=lambda: None):
+    return Flight(store, key, found, what="the toy", fingerprint="f00", program=program).look()
+
+
+def is_tried(store, **of):
+    answer = look(store, **of)
+    if isinstance(answer, Turn):
+        answer.lease.release()
+        return True
+    assert isinstance(answer, Failure)
+    return False
+
+
+def test_what_many_others_of_its_program_failed_at_is_not_tried(store):
+    fail_others(store, FAILED_MAX - 1)
+    turn = look(store)
+    assert isinstance(turn, Turn)
+    with turn:
+        turn.failed("crash: the third")
+    assert store.names(f"breakers/{PROGRAM}-f00") == sorted([KEY, *(f"other-{n}" for n in range(FAILED_MAX - 1))])
+    told = look(store, "another")
+    assert isinstance(told, Failure)
+    assert told.reason.startswith(
+        f"it was not tried, since {FAILED_MAX} others of its program failed; one of them: cras"
+    )
+    assert store.names("failures") == sorted([KEY, *(f"other-{n}" for n in range(FAILED_MAX - 1))]), "no failure itself"
+    assert store.names("leases") == []
+
+
+def test_what_was_made_all_the_same_is_found_whatever_failed(store):
+    fail_others(store, FAILED_MAX)
+    assert look(store, found=lambda: b"made") == Found(b"made")
+
+
+@pytest.mark.parametrize("other", [{"program": "a0"}, {"fingerprint": "f01"}, {"program": ""}])
+def test_another_program_or_kind_of_machine_is_tried(store, other):
+    fail_others(store, FAILED_MAX, **other)
+    assert is_tried(store)
+
+
+def test_a_failure_that_is_forgotten_counts_no_more_and_a_reset_forgets_all_of_the_program(store):
+    fail_others(store, FAILED_MAX)
+    assert not is_tried(store)
+    failures.forget(store, failures.recorded(store, "other-0"))
+    assert is_tried(store)
+    fail_others(store, FAILED_MAX)
+    fail_others(store, FAILED_MAX, program="a0")
+    failures.reset(store, PROGRAM, "f00")
+    assert is_tried(store)
+    assert not is_tried(store, program="a0")
+
+
+def test_who_tries_again_and_succeeds_takes_it_off_the_count(store):
+    fail_others(store, FAILED_MAX)
+    key = "other-1"
+    terms = Terms(retry_failed=True)
+    flight = Flight(store, key, lambda: None, what="the toy", fingerprint="f00", program=PROGRAM, terms=terms)
+    turn = flight.look()
+    assert isinstance(turn, Turn)
+    with turn:
+        turn.succeeded()
+    assert key not in failures.failed_of(store, PROGRAM, "f00")
+    assert failures.recorded(store, key) is None
 
 
 def test_it_is_looked_for_again_under_the_lease(store):

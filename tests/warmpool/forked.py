@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,15 @@ def leave(_):
     sys.stderr.write("last words\n")
     sys.stderr.flush()
     os._exit(3)
+
+
+def spin(argument):
+    """Use the CPU for so long, heeding a signal or not."""
+    if argument["ignores"]:
+        signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+    while time.process_time() < argument["cpu_s"]:
+        pass
+    return {"cpu_s": time.process_time()}
 
 
 def hang(argument):

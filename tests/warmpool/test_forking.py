@@ -71,6 +71,14 @@ def test_a_job_over_its_time_is_killed(zygote, failure_of, tmp_path, name):
     wait_until(lambda: not children_of(zygote.process.pid))
 
 
+def test_a_job_over_its_cpu_time_fails_alone(zygote, failure_of):
+    """The fork's clock begins at nought: what its zygote used before is not counted."""
+    assert run(zygote, "spin", {"cpu_s": 0.1, "ignores": False}, cpu_s_max=30.0)["cpu_s"] < 30.0
+    assert failure_of("spin", {"cpu_s": 1e9, "ignores": False}, cpu_s_max=0.5) == ("cpu", "it used up its CPU time")
+    reason, detail = failure_of("spin", {"cpu_s": 1e9, "ignores": True}, cpu_s_max=0.5)
+    assert (reason, "SIGKILL" in detail) == ("crash", True)
+
+
 def test_a_job_over_its_memory_fails_alone(zygote, failure_of):
     limit = 1024 * MIB
     assert run(zygote, "fill_memory", {"bytes": MIB}, memory_bytes_max=limit) == {"bytes": MIB}

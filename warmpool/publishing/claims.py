@@ -29,7 +29,6 @@ from warmpool.publishing.machines import Limits
 WALLS_WAITED_MAX = (
     4  # with no news at all: others have these limits too, and a key takes a compile, a reference, a trial
 )
-_GIB = 1 << 30
 
 
 class Begun(Enum):
@@ -133,9 +132,7 @@ class Claims:
         if isinstance(error, ProofFailed):
             self._turns[key][0].failed(reason_of(CompileFailed(key, str(error))))
         elif isinstance(cause, WorkerFailed) and _is_about_program(cause):
-            wall, memory = f"{self._limits.wall_s_max:g} s", f"{self._limits.memory_bytes_max / _GIB:g} GiB"
-            allowed = f"{wall} and {memory if self._limits.memory_bytes_max else 'any memory'}"
-            told = CompileFailed(key, f"{cause.reason}: {cause.detail} (it was allowed {allowed})")
+            told = CompileFailed(key, f"{cause.reason}: {cause.detail} (it was allowed {self._limits})")
             self._turns[key][0].failed(reason_of(told))
 
     def settle(self, key: str, *, made: bool = False) -> None:
@@ -171,6 +168,7 @@ class Claims:
             lambda: self._find(entry),
             what=what,
             fingerprint=self._fingerprint,
+            program=entry.ingredients.get("program", ""),
             terms=self._terms,
         )
         return self._wanted.setdefault(entry.key, _Wanted(flight))

@@ -18,6 +18,7 @@ from cache.fingerprint import Fingerprint
 from warmpool.errors import PublishError
 from warmpool.forking import WorkerFailed, Zygote
 
+GIB = 1 << 30
 CHOICES = ("auto", "cpu", "cuda", "tpu")
 
 _PLATFORMS = {"gpu": "cuda"}  # what some PJRT clients call themselves, and what jax.export does
@@ -45,14 +46,20 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one child may use."""
+    """What one child may use: time, CPU time of all its threads (0: any), private memory (0: any)."""
 
     wall_s_max: float = 600.0
+    cpu_s_max: float = 3600.0
     memory_bytes_max: int = 8 << 30
+
+    def __str__(self) -> str:
+        cpu = f"{self.cpu_s_max:g} s of CPU time" if self.cpu_s_max else "any CPU time"
+        memory = f"{self.memory_bytes_max / GIB:g} GiB" if self.memory_bytes_max else "any memory"
+        return f"{self.wall_s_max:g} s, {cpu} and {memory}"
 
 
 _OUR_OWN = Limits(
-    wall_s_max=120.0, memory_bytes_max=0
+    wall_s_max=120.0, cpu_s_max=0.0, memory_bytes_max=0
 )  # for what does not depend on the model; the zygote may still import
 
 
@@ -101,6 +108,7 @@ class Children:
                 f"warmpool.publishing.worker:{entry}",
                 argument,
                 wall_s_max=limits.wall_s_max,
+                cpu_s_max=limits.cpu_s_max,
                 memory_bytes_max=limits.memory_bytes_max,
                 nice=nice,
             )

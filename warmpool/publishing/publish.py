@@ -32,7 +32,7 @@ from cache.sweep import Reused
 from warmpool.errors import PublishError
 from warmpool.manifest import ProofSpec
 from warmpool.publishing.draft import Draft, make_draft
-from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
+from warmpool.publishing.machines import CHOICES, GIB, Children, Limits, Machine
 from warmpool.publishing.made import How, Made
 from warmpool.publishing.modelfile import load_model
 from warmpool.publishing.progress import Progress, shown_on
@@ -40,7 +40,6 @@ from warmpool.publishing.target import TargetMaker
 from warmpool.publishing.versions import is_published, missing, put_programs, put_version
 from warmpool.settings import add_store_flags, read_settings
 
-GIB = 1 << 30
 ROUNDS_MAX = 3  # as often what a publish needs may be removed under its hands
 
 
@@ -199,6 +198,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time that one compile or trial may take (%(default)g)",
     )
     parser.add_argument(
+        "--child-cpu-seconds-max",
+        type=float,
+        default=limits.cpu_s_max,
+        metavar="S",
+        help="CPU time that all threads of one compile or trial may take, 0 for no limit (%(default)g)",
+    )
+    parser.add_argument(
         "--child-gib-max",
         type=float,
         default=limits.memory_bytes_max / GIB,
@@ -214,7 +220,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command: progress on standard error, one line or JSON on standard output."""
     signal.signal(signal.SIGTERM, _end)  # others need not wait for what we claimed
-    limits = Limits(wall_s_max=args.child_seconds_max, memory_bytes_max=int(args.child_gib_max * GIB))
+    limits = Limits(
+        wall_s_max=args.child_seconds_max,
+        cpu_s_max=args.child_cpu_seconds_max,
+        memory_bytes_max=int(args.child_gib_max * GIB),
+    )
     # This process traces, and asks the author's functions on the CPU; an accelerator is for the children, and a TPU
     # can have but one process. The children do not inherit it.
     jax.config.update("jax_platforms", "cpu")

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
+from cache import failures
 from cache.ingredients import digest_ingredients
 from cache.signed_store import SignedStore
 from cache.sweep import Reused
@@ -140,6 +141,9 @@ class TargetMaker:
             retry_failed=self.how.retry_failed,
             say=self.progress.say,
         )
+        if self.how.retry_failed:
+            for program in {entry.ingredients["program"] for entry in todo}:
+                failures.reset(self.store, program, self.machine.fingerprint.digest)
         with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor, claims:
             jobs = Jobs(self.draft, self.machine, self.children, executor, self.progress, self.store.trust)
             try:

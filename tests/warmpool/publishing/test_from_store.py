@@ -64,9 +64,9 @@ class Stale:
 
     def empty(self) -> None:
         self.store.delete(self.path)
-        for folder in ("executables", "failures", "leases"):
-            for name in self.store.names(folder):
-                self.store.delete(f"{folder}/{name}")
+        for entry in list(self.store.bottom.entries("")):
+            if entry.path.partition("/")[0] in {"executables", "failures", "breakers"}:
+                self.store.delete(entry.path)
 
     def target(self) -> Target:
         return msgspec.json.decode(self.store.get(self.path), type=Target)
@@ -187,3 +187,22 @@ def test_a_failure_that_others_recorded_keeps_one_place_empty(stale: Stale) -> N
     made, _ = stale.make(None)
     assert "no such op" in made.failed[FOUR]
     assert stale.listed() == [ONE, TWO]
+
+
+def test_a_program_of_which_many_failed_is_left_alone_until_somebody_asks(stale: Stale) -> None:
+    program = stale.manifest.methods["predict"].programs["*"]
+    for key in ("a", "b", "c"):
+        failure = Failure.now(key=key, what="it", reason="abort", fingerprint=stale.fingerprint.digest, program=program)
+        record(stale.store, failure)
+    made, told = stale.make([FOUR])
+    assert (made.compiled, set(made.failed)) == (0, {ONE, FOUR})
+    assert "3 others of its program failed; one of them: abort" in told[0].failure
+    assert sorted(stale.store.names("failures")) == ["a", "b", "c"]
+    made, _ = stale.make([FOUR], retry_failed=True)
+    assert (made.compiled, made.failed) == (2, {})
+    assert stale.store.names(f"breakers/{program}-{stale.fingerprint.digest}") == []
+
+
+def test_limits_say_what_they_allow() -> None:
+    assert str(Limits(wall_s_max=2.5, cpu_s_max=4, memory_bytes_max=3 << 29)) == "2.5 s, 4 s of CPU time and 1.5 GiB"
+    assert str(Limits(wall_s_max=2, cpu_s_max=0, memory_bytes_max=0)) == "2 s, any CPU time and any memory"
