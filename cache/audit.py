@@ -27,9 +27,9 @@ LINE_BYTES_MAX = 4096  # PIPE_BUF of Linux
 WHO_CHARACTERS_MAX = 256  # which leave room for the fields, however they are written
 STANDARD_OUTPUT = "-"
 
-Event = Literal["publish", "promote", "load", "refuse", "quarantine", "restore", "distrust"]
-"""A version became visible; became the one that is served; an executable became warm in a lane; something stored was
-not taken; was set aside; was put back; a key is trusted no more."""
+Event = Literal["publish", "rollout", "promote", "rollback", "load", "refuse", "quarantine", "restore", "distrust"]
+"""A version became visible; the canary; the one that is served; no longer either; an executable became warm in a lane;
+something stored was not taken; was set aside; was put back; a key is trusted no more."""
 
 
 class Fields(TypedDict, total=False):

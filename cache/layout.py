@@ -52,6 +52,7 @@ FOLDERS = {
     "wanted": Folder(content="coordination", ages=True),
     "quarantine": Folder(content="coordination", ages=True),
     "traffic": Folder(content="coordination", ages=True, useful_s=20 * 24 * 3600.0),
+    "rollouts": Folder(content="coordination", ages=True),
     "fingerprints": Folder(content="coordination"),
     "distrusted": Folder(content="coordination", recalled=True),
 }

@@ -13,7 +13,7 @@ CONTRACTS = {
     contract["id"]: contract
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
-PACKAGES = ("cache_commands", "compiling", "fitting", "publishing", "rollout", "scheduling")
+PACKAGES = ("cache_commands", "compiling", "fitting", "publishing", "rollout", "rollout_commands", "scheduling")
 FOLDERS = ("cache", "functions", "warmpool", *(f"warmpool/{package}" for package in PACKAGES))
 
 

@@ -1,4 +1,4 @@
-"""The command line: `warmpool publish | serve | cache | buckets | status | traces`. Only the called one is imported."""
+"""The command line: `warmpool COMMAND`, a table of them. Only the called one is imported."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "serve": ("warmpool.serve", "serve the models of a store"),
     "cache": ("warmpool.cache_commands.command", "keys, and care for a store"),
     "buckets": ("warmpool.fitting.command", "bucket plans that fit what callers send"),
+    "rollout": ("warmpool.rollout_commands.command", "a new version beside the old one"),
     "status": ("warmpool.status_command", "show what an instance is doing"),
     "traces": ("warmpool.traces_command", "show an instance's traces, cold starts and the slowest first"),
 }

@@ -16,6 +16,7 @@ from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from warmpool import manifest, traffic_record
+from warmpool.rollout import record
 
 UNKNOWN = ["x", "models", "executable/a", "Models/a", "secrets/a", "model/toy/serving.json", "weights2/a"]
 
@@ -31,6 +32,7 @@ def test_every_path_that_is_written_has_a_row():
         *(f"{one.FOLDER}/k" for one in (failures, jax_cache_sync, lease, quarantine, sightings, wanted)),
         f"{signed_store.DISTRUSTED}/k",
         traffic_record.record_path("toy", "i"),
+        record.record_path("toy", manifest.RolloutSpec(started_s=1.0)),
         f"{failures.BREAKERS}/p-f/k",
     ]
         record.record_path("toy", manifest.RolloutSpec(started_s=1.0)),

@@ -1,0 +1,1 @@
+"""`warmpool rollout COMMAND`."""
