@@ -182,13 +182,30 @@ class Target(Record, frozen=True, kw_only=True):
         return self.plans or {}
 
 
+class RolloutSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How a canary is judged.
+
+    `started_s`: seconds since the epoch, which name the rollout. It is promoted by itself (unless `by_hand`) once it was
+    watched for `bake_s` seconds and answered `requests_min` requests of one instance. `numerics`: whether mirrored
+    answers have to be the same as stable's within the tolerance, or merely finite where those are; "auto": the same
+    where the weights are.
+    """
+
+    started_s: float
+    bake_s: Annotated[float, msgspec.Meta(ge=0.0, le=30 * 24 * 3600.0)] = 600.0
+    requests_min: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 200
+    numerics: Literal["auto", "same", "finite"] = "auto"
+    by_hand: bool = False
+
+
 class Serving(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which versions of a model instances serve, "" for none. They keep those that it names warm, and no others.
 
     `stable`: gets every request that nothing else is said of. `canary`: gets the `share` of them (0 to 1), and is shown
     the share `mirror` of what stable answered. `previous`: stays warm, so that going back takes no load. `sticky`: who
     sends a key is kept to one version by it. `changed_s`: when (seconds since the epoch), `reason`: and why, which no
-    instance looks at. What is as usual is not written, so that older releases read it.
+    instance looks at. `rollout`: how the canary is judged. What is as usual is not written, so that older releases read
+    it.
     """
 
     format: int = msgspec.field(default_factory=lambda: FORMAT)  # no mere default: it is written as it always was
@@ -200,6 +217,7 @@ class Serving(Record, frozen=True, kw_only=True, omit_defaults=True):
     sticky: bool = False
     changed_s: float = 0.0
     reason: str = ""
+    rollout: RolloutSpec | None = None
 
     @property
     def versions(self) -> tuple[str, ...]:

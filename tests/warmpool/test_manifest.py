@@ -15,6 +15,7 @@ from warmpool.manifest import (
     MemorySpec,
     MethodSpec,
     ProofSpec,
+    RolloutSpec,
     Serving,
     Target,
     TensorSpec,
@@ -51,7 +52,15 @@ MEASURED = msgspec.structs.replace(
     TARGET.executables[0], memory=MemorySpec(code=1 << 20, temp=3, arguments=0, outputs=1 << 40)
 )
 ROLLOUT = Serving(
-    stable="1", canary="2", share=0.25, mirror=0.5, previous="0", sticky=True, changed_s=1.5, reason="it was time"
+    stable="1",
+    canary="2",
+    share=0.25,
+    mirror=0.5,
+    previous="0",
+    sticky=True,
+    changed_s=1.5,
+    reason="it was time",
+    rollout=RolloutSpec(started_s=1.5, bake_s=60.0, requests_min=9, numerics="finite", by_hand=True),
 )
 RECORDS = [MANIFEST, TARGET, msgspec.structs.replace(TARGET, executables=(MEASURED,)), Serving(stable="1"), ROLLOUT]
 
