@@ -31,11 +31,10 @@ def test_every_path_that_is_written_has_a_row():
         manifest.target_path("toy", "1", "f"),
         *(f"{one.FOLDER}/k" for one in (failures, jax_cache_sync, lease, quarantine, sightings, wanted)),
         f"{signed_store.DISTRUSTED}/k",
+        f"{failures.BREAKERS}/p-f/k",
         traffic_record.record_path("toy", "i"),
         record.record_path("toy", manifest.RolloutSpec(started_s=1.0)),
-        f"{failures.BREAKERS}/p-f/k",
     ]
-        record.record_path("toy", manifest.RolloutSpec(started_s=1.0)),
     assert {path.partition("/")[0] for path in paths} == set(FOLDERS)
     assert all(folder_of(path) for path in paths)
 
