@@ -297,7 +297,7 @@ def test_a_failure_is_recorded_with_its_limits_and_told_to_the_next(publisher: M
     assert failure
     assert (failure.what, failure.fingerprint) == ("the bucket a", "f00")
     assert failure.reason == (
-        "memory: it ran out of its memory limit. pass.cc: bad_alloc (it was allowed 7 s and 8 GiB)"
+        "memory: it ran out of its memory limit. pass.cc: bad_alloc (it was allowed 7 s, 3600 s of CPU time and 8 GiB)"
     )
     assert str(caught.value) == (
         f"the bucket a failed to compile before (at {failure.when} by {failure.by}): {failure.reason}; "
@@ -527,7 +527,7 @@ def test_a_compile_that_failed_is_not_tried_again_but_on_request(
     with pytest.raises(
         PublishError,
         match=r"model 'slow', method 'predict', bucket \* failed to compile before \(at .* by .*\): "
-        r"timeout: it ran longer than 2 s \(it was allowed 2 s and 8 GiB\); --retry-failed compiles it again",
+        r"timeout: it ran longer than 2 s \(it was allowed 2 s, 3600 s of CPU time and 8 GiB\); --retry-failed compiles it again",
     ):
         publish(options_of(tmp_path, text), heard)
     assert not [step for step in heard.steps if step.startswith("compiled")]
@@ -541,7 +541,7 @@ def test_a_compile_that_runs_out_of_memory_is_not_tried_again(tmp_path: Path) ->
     large = SLOW.replace("STEPS", "400")
     with pytest.raises(PublishError, match=r"failed: (memory|crash): "):
         published(tmp_path, large, limits=Limits(memory_bytes_max=1 << 29))
-    with pytest.raises(PublishError, match=r"failed to compile before .*it was allowed 600 s and 0\.5 GiB"):
+    with pytest.raises(PublishError, match=r"failed to compile before .*it was allowed 600 s, 3600 s of CPU time and 0\.5 GiB"):
         published(tmp_path, large)
 
 
