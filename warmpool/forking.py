@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -89,6 +90,11 @@ class Zygote:
             self.process.kill()
             self.process.wait()
 
+    def ask(self) -> None:
+        """Ask whether it is well: `read_stages` gives none. It answers in the order of all that it is asked for."""
+        with contextlib.suppress(OSError):  # it is gone, and that is about to be read
+            self.control.send(b"{}")
+
     def read_stages(self) -> list[tuple[str, int, int]] | None:
         """Its (name, start_ns, end_ns), once it can fork; None when it is gone. Call it when `control` is readable."""
         try:
@@ -104,37 +110,37 @@ class Zygote:
         *,
         descriptors: tuple[int, ...] = (),
         nice: int = 0,
+        cpu_s_max: float = 0.0,
         memory_bytes_max: int = 0,
         orphan: bool = False,
     ) -> socket.socket:
         """Ask for a fork that calls `entry` ("module:function") with (argument, channel, descriptors).
 
         Args:
-        cpu_s_max: float = 0.0,
             entry: what the child calls.
             argument: a JSON object for it.
             descriptors: open files it gets, besides its channel.
             nice: added to its niceness.
+            cpu_s_max: limit on the CPU time of all its threads, in whole seconds, 0 for none.
             memory_bytes_max: limit on its private memory, 0 for none.
             orphan: whether it outlives the zygote.
 
         Returns:
             Our end of its channel. Its first message is {"pid"}, its last {"exit"}; end of file without that one means
             that the zygote is gone too.
-            cpu_s_max: limit on the CPU time of all its threads, in whole seconds, 0 for none.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {
             "entry": entry,
             "argument": argument,
             "nice": nice,
+            "cpu_s_max": cpu_s_max,
             "memory_bytes_max": memory_bytes_max,
             "orphan": orphan,
         }
         with theirs:
             try:
                 socket.send_fds(self.control, [json.dumps(request).encode()], [theirs.fileno(), *descriptors])
-            "cpu_s_max": cpu_s_max,
             except OSError as error:
                 ours.close()
                 raise WarmpoolError(f"the zygote is gone: {error.strerror}") from error
@@ -157,24 +163,24 @@ class Zygote:
         argument: dict[str, Any],
         *,
         wall_s_max: float,
+        cpu_s_max: float = 0.0,
         memory_bytes_max: int = 0,
         nice: int = 19,
     ) -> dict[str, Any]:
         """Call `entry` ("module:function", dict -> dict) in a fork, wait, return its result. Raises WorkerFailed."""
         with tempfile.TemporaryFile() as stderr:
             channel = self.fork(
-        cpu_s_max: float = 0.0,
                 "warmpool.forking:_call",
                 {"entry": entry, "argument": argument},
                 descriptors=(stderr.fileno(),),
                 nice=nice,
+                cpu_s_max=cpu_s_max,
                 memory_bytes_max=memory_bytes_max,
             )
             with channel:
                 return _result(entry, channel, stderr, wall_s_max)
 
 
-                cpu_s_max=cpu_s_max,
 def _result(entry: str, channel: socket.socket, stderr: IO[bytes], wall_s_max: float) -> dict[str, Any]:
     deadline = time.monotonic() + wall_s_max
     pid, timed_out = 0, False
@@ -210,14 +216,14 @@ def _failure(entry: str, outcome: dict[str, Any], status: int | None, stderr: st
         return WorkerFailed(entry, outcome["reason"], outcome["error"])
     if status is None:
         return WorkerFailed(entry, "crash", "the zygote it was forked from is gone")
+    if status == -signal.SIGXCPU:
+        return WorkerFailed(entry, "cpu", "it used up its CPU time")
     if "bad_alloc" in stderr or "MemoryError" in stderr or "out of memory" in stderr.lower():
         return WorkerFailed(entry, "memory", f"it ran out of its memory limit. {last_line}")
     how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
     return WorkerFailed(entry, "crash", f"{how}. {last_line}".rstrip())
 
 
-    if status == -signal.SIGXCPU:
-        return WorkerFailed(entry, "cpu", "it used up its CPU time")
 def _call(argument: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> None:
     """In the child: run a job and send its result or its exception."""
     import importlib

@@ -34,6 +34,7 @@ from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
 from warmpool.tracing import Traces
 from warmpool.upkeep import Upkeep
+from warmpool.watchdog import Limits
 
 if TYPE_CHECKING:
     from cache.executable import Mode
@@ -74,7 +75,7 @@ class Instance:
         self.upkeep = Upkeep(store, self.lanes, self.models)
         self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.calls, self.upkeep.notice)
         self._preload = preload
-        self._zygote = StandingZygote(zygote, preload, self._zygote_started)
+        self._zygote = StandingZygote(zygote, preload, self._zygote_started, Limits.of(settings))
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
 
     @cached_property
@@ -95,7 +96,7 @@ class Instance:
         self.dataplane.catalog = await asyncio.to_thread(self.models.read)
         self.cold_start.add("front", [messages.Stage("read catalog", with_catalog, time.time_ns())])
         modes: dict[str, Mode] = {"primary": "jax" if self._preload == "jax" else "jaxlib", "cpu": "jaxlib"}
-        sizes = (self.dataplane.catalog.arena_bytes, self.settings.lane_memory_bytes_max)
+        sizes = (self.dataplane.catalog.arena_bytes, self.settings.lane_memory_bytes_max, Limits.of(self.settings))
         self.lanes[:] = [
             LaneProxy(name, mode, self._zygote, self.store.trust, self, *sizes) for name, mode in modes.items()
         ]
@@ -140,7 +141,7 @@ class Instance:
         """The document of /v1/status."""
         answers = await asyncio.gather(*(lane.ask(STATUS_WAIT_S_MAX) for lane in self.lanes))
         return self.readiness.status(answers) | {
-            "zygote": {"pid": self._zygote.current.process.pid},
+            "zygote": self._zygote.describe(),
             "store": {"trouble": self.upkeep.store_trouble, "quarantined": self.upkeep.quarantined},
             "churn": self.churn.describe(),
             "rows_waiting": self.batcher.rows_waiting,
@@ -291,8 +292,7 @@ class Instance:
             self._start_cpu_lane()
 
     def _start_cpu_lane(self) -> None:
-        cpu = self.lanes[1]
-        if cpu.state == "starting" and cpu.started_ns == 0:
+        if (cpu := self.lanes[1]).state == "starting" and not cpu.started_ns:
             cpu.start()
 
     def _zygote_started(self, stages: list[messages.Stage]) -> None:

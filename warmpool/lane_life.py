@@ -106,7 +106,8 @@ class LaneLife:
 
     def why_down(self) -> str:
         """Why the lane stays down for now, "" if it does not."""
-        return self.circuit.why_down(self._loop.time())
+        why = self.circuit.why_down(self._loop.time())
+        return f"the {self._name} lane is down: {why}" if why else ""
 
     def _heard(self, message: messages.FromLane) -> None:
         match message:

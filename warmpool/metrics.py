@@ -125,12 +125,25 @@ class _Gauges(Collector):
             for lane in self._instance.lanes:
                 family.add_metric([lane.name], value(lane))
             yield family
+        ended = CounterMetricFamily(
+            "warmpool_lane_ended", "Processes of lanes that had to be replaced.", labels=["lane", "reason"]
+        )
+        for lane in self._instance.lanes:
+            for cause, count in lane.life.ends.items():
+                ended.add_metric([lane.name, cause], count)
+        yield ended
 
 
 _OF_LANES: tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[LaneProxy], float]], ...] = (
     (GaugeMetricFamily, "executables_warm", "Warm executables of a lane.", lambda lane: lane.held.warm_count),
     (GaugeMetricFamily, "busy", "1 while a lane runs a batch.", lambda lane: lane.batch is not None),
     (GaugeMetricFamily, "restarts", "Times that a lane was started again.", lambda lane: lane.restarts),
+    (
+        GaugeMetricFamily,
+        "circuit_open",
+        "1 while a lane that failed again and again is not trusted yet, whether it is down or on trial.",
+        lambda lane: lane.life.circuit.state != "closed",
+    ),
     (
         GaugeMetricFamily,
         "memory_bytes",

@@ -46,7 +46,8 @@ class Readiness:
             reasons = dict(catalog.problems) or {"": "no model is published in the store"}
         for name, model in catalog.models.items():
             if not self.model_ready(model):
-                known = self._lanes[0].held.why_not(model.manifest.model) if self._lanes else ""
+                primary = self._lanes[0] if self._lanes else None
+                known = primary and (primary.life.why_down() or primary.held.why_not(model.manifest.model))
                 reasons[name] = known or "its minimum set is not warm"
         return reasons
 
@@ -95,7 +96,7 @@ def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, A
         "busy": lane.batch is not None,
         "batches": lane.batches_run,
         "costs": lane.costs.describe(),
-        "restarts": lane.restarts,
+        **lane.life.describe(),
         "compiles": answer.compiles if answer else None,
         "resident_bytes": answer.resident_bytes if answer else None,
     }

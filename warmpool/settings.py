@@ -47,6 +47,10 @@ class Settings(StoreSettings):
     """Time a request gets that brings no deadline of its own."""
     drain_s_max: float = 10.0
     """Time that running requests get after SIGTERM."""
+    run_s_max: float = 60.0
+    """Time that a batch may run before its lane is taken for hung and replaced."""
+    load_s_max: float = 120.0
+    """Time that a lane's start, a load or mapping weights may take before the lane is taken for hung and replaced."""
     queue_rows_max: int = 4096
     """Rows that may wait in all; more are refused with 429."""
     queue_bytes_max: int = 256 << 20
@@ -106,6 +110,8 @@ _LARGEST = {
     "drain_s_max": DEADLINE_MS_MAX // 1000,
     "compile_s_max": COMPILE_S_MAX,
     "compile_cpu_s_max": COMPILE_S_MAX,
+    "run_s_max": DEADLINE_MS_MAX // 1000,
+    "load_s_max": DEADLINE_MS_MAX // 1000,
     "queue_rows_max": 2**31 - 1,
     "priority_aging_ms": DEADLINE_MS_MAX,
     "queue_bytes_max": 2**53,

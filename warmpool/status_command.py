@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import msgspec
 from rich.console import Console
@@ -41,6 +42,14 @@ class Memory(msgspec.Struct, frozen=True):
     evicted: int
 
 
+class Circuit(msgspec.Struct, frozen=True):
+    """Whether a lane that kept failing is trusted: "closed" if it is, "open" while it is down, "half-open" on trial."""
+
+    state: str
+    reason: str
+    next_try_in_s: float | None
+
+
 class Lane(msgspec.Struct, frozen=True):
     """A lane, as far as it is shown; a reason for each model that it misses and executable that it cannot have warm."""
 
@@ -51,6 +60,8 @@ class Lane(msgspec.Struct, frozen=True):
     planned: int
     batches: int
     restarts: int
+    last_end: str
+    circuit: Circuit
     compiles: int | None
     resident_bytes: int | None
     missing: dict[str, str]
@@ -139,8 +150,8 @@ def show(console: Console, status: Status) -> None:
         )
     console.print(lanes)
     for lane in status.lanes:
-        for title, reason in (*lane.missing.items(), *lane.cold.items()):
-            console.print(escape(f"  {lane.name}: {title}: {reason}"), style="yellow", soft_wrap=True)
+        for trouble in _troubles(lane):
+            console.print(escape(f"  {lane.name}: {trouble}"), style="yellow", soft_wrap=True)
 
 
 def show_costs(console: Console, lanes: list[Lane]) -> None:
@@ -162,6 +173,18 @@ def _show_churn(console: Console, churn: Churn) -> None:
         steady = f"steady in about {churn.steady_in_s:.0f} s"
     line = f"  {churn.state}: {churn.missing} executables are missing, {steady}"
     console.print(escape(line), style="yellow", soft_wrap=True)
+
+
+def _troubles(lane: Lane) -> Iterator[str]:
+    """What became of its processes, and what it cannot have warm."""
+    if lane.last_end:
+        yield f"the last one {lane.last_end}"
+    if lane.circuit.state == "open":
+        yield f"it is down: {lane.circuit.reason}; it is tried again in {lane.circuit.next_try_in_s:g} s"
+    elif lane.circuit.state != "closed":
+        yield f"it is on trial: {lane.circuit.reason}"
+    for title, reason in (*lane.missing.items(), *lane.cold.items()):
+        yield f"{title}: {reason}"
 
 
 def _held(memory: Memory) -> str:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from warmpool import messages
+from warmpool.settings import Settings
 
 LOOK_S = 0.5
 LOOK_COUNTS_S_MAX = 2 * LOOK_S
@@ -68,6 +69,11 @@ class Limits:
     load_s_max: float = 120.0
     answer_s_max: float = 10.0
     ask_every_s: float = 5.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """Those of an instance."""
+        return cls(run_s_max=settings.run_s_max, load_s_max=settings.load_s_max)
 
     def run_s(self, bound_us: float) -> float:
         """For a run that hardly ever takes more than its bound: 20 times that, at least 10 s, at most `run_s_max`."""

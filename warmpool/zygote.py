@@ -9,6 +9,7 @@ from the zygote.
 
     parent  --{"entry", "argument", "nice", "memory_bytes_max", "orphan"} + descriptors-->  zygote
     zygote  --{"stages"} once, when it is ready to fork-->  parent
+    parent  --{} and no descriptors: is it well?-->  zygote,  --{"stages": []}-->  parent
     child   --{"pid"} and whatever its entry sends-->  parent            (the channel)
     zygote  --{"exit": status}-->  parent                                (the channel, when the child is gone)
 
@@ -23,8 +24,8 @@ import ctypes
 import gc
 import importlib
 import json
-import os
 import math
+import os
 import resource
 import select
 import signal
@@ -37,8 +38,8 @@ from warmpool.datagram import MESSAGE_BYTES_MAX
 
 DESCRIPTORS_MAX = 8
 _PR_SET_PDEATHSIG = 1
-# What checks a signature: 4 ms, here once instead of in every lane.
 _HEED_CPU_S = 2
+# What checks a signature: 4 ms, here once instead of in every lane.
 _SIGNATURES = ("cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric.ed25519")
 _SHARED = ("numpy", "ml_dtypes", "cache.executable", "warmpool.lane", *_SIGNATURES)  # the front needs nearly all of it
 _PRELOAD = {
@@ -94,18 +95,33 @@ def _serve(parent: socket.socket) -> None:
             message, descriptors = _receive(parent)
             if not message:
                 return
-            channel = socket.socket(fileno=descriptors[0])
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                for other in (parent, *channels.values()):
-                    other.close()
-                os.close(wake_read)
-                os.close(wake_write)
-                _child(json.loads(message), channel, descriptors[1:])
-            channels[pid] = channel
-            for extra in descriptors[1:]:
-                os.close(extra)
+            if descriptors:
+                channel = socket.socket(fileno=descriptors[0])
+                pid = _fork(message, channel, descriptors[1:], (parent, *channels.values()), (wake_read, wake_write))
+                channels[pid] = channel
+            else:
+                _send(parent, {"stages": []})
+
+
+def _fork(
+    message: bytes,
+    channel: socket.socket,
+    extra: list[int],
+    sockets: tuple[socket.socket, ...],
+    pipe: tuple[int, int],
+) -> int:
+    """Fork a child with its channel and other descriptors, and without what is the zygote's own; its process id."""
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        for other in sockets:
+            other.close()
+        for descriptor in pipe:
+            os.close(descriptor)
+        _child(json.loads(message), channel, extra)
+    for descriptor in extra:
+        os.close(descriptor)
+    return pid
 
 
 def _reap(channels: dict[int, socket.socket]) -> None:
@@ -129,13 +145,13 @@ def _child(request: dict[str, Any], channel: socket.socket, descriptors: list[in
         if not request["orphan"]:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.nice(request["nice"])
+        if limit_s := math.ceil(request["cpu_s_max"]):
+            # SIGXCPU first, which says what it was; a child that does not heed it is killed.
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + _HEED_CPU_S))
         if limit := request["memory_bytes_max"]:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         _send(channel, {"pid": os.getpid()})
         module, _, name = request["entry"].partition(":")
-        if limit_s := math.ceil(request["cpu_s_max"]):
-            # SIGXCPU first, which says what it was; a child that does not heed it is killed.
-            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + _HEED_CPU_S))
         getattr(importlib.import_module(module), name)(request["argument"], channel, descriptors)
         status = 0
     except BaseException:  # noqa: BLE001  # nothing may unwind into the zygote's loop

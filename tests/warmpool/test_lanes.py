@@ -5,6 +5,7 @@ import hashlib
 import os
 import signal
 import socket
+import subprocess
 import time
 from typing import Any, cast
 
@@ -19,11 +20,13 @@ from tests.tiny import executable_file
 from warmpool import messages
 from warmpool.batches import Batch, Part
 from warmpool.catalog import read_catalog
+from warmpool.circuit import FAILURES_MAX
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.forking import Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import plan_loads
 from warmpool.standing_zygote import StandingZygote
+from warmpool.watchdog import LOOK_S, Cause, Limits
 
 WAIT_S_MAX = 30.0
 LONG_STEPS = 2**31 - 2  # more than a second
@@ -33,13 +36,13 @@ SIGNED_ONLY = Trust()
 class World:
     """A watcher that gives its lane the tiny model, and keeps what it is told."""
 
-    def __init__(self, store, zygote, memory_bytes_max=0):
+    def __init__(self, store, zygote, memory_bytes_max=0, limits=None):
         self.store = LocalStore(store)
         self.model = read_catalog(self.store).models["tiny"]
         self.told = []
         self.news = asyncio.Event()
         standing = StandingZygote(zygote, "jaxlib", lambda stages: None)
-        self.lane = LaneProxy("primary", "jaxlib", standing, ANYONE, self, 1 << 16, memory_bytes_max)
+        self.lane = LaneProxy("primary", "jaxlib", standing, ANYONE, self, 1 << 16, memory_bytes_max, limits)
 
     def hello(self, lane, fingerprint, stages):
         plan = plan_loads(self.store, [self.model], Fingerprint(fingerprint), verified={}, ladder_only=False)
@@ -384,10 +387,14 @@ class Puppet:
         assert isinstance(message, kind), message
         return message
 
-    async def begin(self, fingerprint):
-        """The next process; what it is to load first."""
+    async def appear(self):
+        """The next process."""
         self.ours.close()
         self.ours = await self.forks.get()
+
+    async def begin(self, fingerprint):
+        """The next process, when it has begun to load; what it is to load first."""
+        await self.appear()
         await asyncio.get_running_loop().sock_recv(self.ours, MESSAGE_BYTES_MAX)  # its arena and trust
         self.say(messages.Hello(fingerprint=dict(fingerprint.ingredients), stages=[]))
         weights = await self.hear(messages.Weights)
@@ -404,9 +411,9 @@ class Puppet:
 def with_puppet(tiny_store):
     """Runs a coroutine function in a world whose lane is a puppet."""
 
-    def run(coroutine):
+    def run(coroutine, limits=None):
         async def main():
-            world, puppet = World(tiny_store, None), Puppet()
+            world, puppet = World(tiny_store, None, limits=limits), Puppet()
             world.lane.life.process._zygote = cast("Any", puppet)
             world.lane.start()
             await coroutine(world, puppet)
@@ -489,6 +496,156 @@ def test_a_suspect_is_loaded_when_the_batch_that_runs_is_done(with_puppet, finge
         assert await puppet.hear(messages.Load) == suspect
 
     with_puppet(story)
+
+
+# What hangs, and what is lost
+
+
+@pytest.fixture
+def victim():
+    """A process that a puppet gives out as its own: what kills a lane kills it."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+async def is_killed(victim):
+    assert await asyncio.to_thread(victim.wait, WAIT_S_MAX) == -signal.SIGKILL
+
+
+async def until_all_warm(world, puppet, load):
+    """Load what is asked for, this first."""
+    while True:
+        puppet.say(messages.Warm(executable=load.executable, stages=[]))
+        count = world.lane.held.warm_count
+        await world.until(lambda count=count: world.lane.held.warm_count > count)
+        if world.lane.state == "warm":
+            return
+        load = await puppet.hear(messages.Load)
+
+
+@pytest.mark.parametrize(
+    ("limit", "cause"),
+    [
+        ("run_s_max", Cause.RUN_HUNG),
+        ("load_s_max", Cause.LOAD_HUNG),
+        ("load_s_max", Cause.START_HUNG),
+        ("answer_s_max", Cause.SILENT),
+    ],
+)
+def test_a_lane_that_owes_something_for_too_long_is_killed_and_the_reason_is_told(
+    with_puppet, fingerprint, victim, limit, cause
+):
+    """It is the puppet that says nothing; only the limit that concerns it is short."""
+
+    async def story(world, puppet):
+        batch = None
+        if cause is Cause.START_HUNG:
+            await puppet.appear()
+            puppet.say(b'{"pid": %d}' % victim.pid)
+        else:
+            first = await puppet.begin(fingerprint)
+            puppet.say(b'{"pid": %d}' % victim.pid)
+            if cause is not Cause.LOAD_HUNG:
+                await until_all_warm(world, puppet, first)
+            if cause is Cause.RUN_HUNG:
+                batch = world.any_batch(first)
+                world.lane.submit(batch)
+        await is_killed(victim)
+        puppet.end(-signal.SIGKILL)
+        _, told, reason = await world.until_told(1)
+        assert told is batch
+        assert reason.startswith("the primary lane was ended: ")
+        assert reason.endswith("took longer than 2 s")
+        assert world.lane.life.ends == {cause: 1}
+        assert world.lane.restarts == 1
+
+    with_puppet(story, Limits(**{"ask_every_s": 0.1, limit: 2.0}))
+
+
+def test_what_a_lane_was_loading_when_a_run_hung_is_no_suspect(with_puppet, fingerprint, victim):
+    async def story(world, puppet):
+        first = await puppet.begin(fingerprint)
+        puppet.say(b'{"pid": %d}' % victim.pid, messages.Warm(executable=first.executable, stages=[]))
+        loading = await puppet.hear(messages.Load)
+        world.lane.submit(world.any_batch(first))
+        await is_killed(victim)
+        puppet.end(-signal.SIGKILL)
+        await world.until_told(1)
+        assert world.lane.life.ends == {Cause.RUN_HUNG: 1}
+        assert not world.lane.held.loads._deaths[loading.key]
+
+    with_puppet(story, Limits(run_s_max=1.0))
+
+
+def test_a_lane_that_says_its_device_is_lost_is_ended_and_its_batch_has_begun(with_puppet, fingerprint, victim):
+    async def story(world, puppet):
+        first = await puppet.begin(fingerprint)
+        puppet.say(b'{"pid": %d}' % victim.pid, messages.Warm(executable=first.executable, stages=[]))
+        await world.until(lambda: world.lane.held.warm_count == 1)
+        batch = world.any_batch(first)
+        world.lane.submit(batch)
+        world.lane.arena.begin_run()
+        puppet.say(messages.Lost(reason="the executable failed: UNAVAILABLE: gone"))
+        await is_killed(victim)
+        puppet.end(1)
+        _, told, reason = await world.until_told(1)
+        assert (told, told.begun) == (batch, True)
+        assert reason == "the primary lane was ended: its device is lost: the executable failed: UNAVAILABLE: gone"
+        assert world.lane.life.ends == {Cause.DEVICE_LOST: 1}
+
+    with_puppet(story)
+
+
+def test_a_lane_that_comes_up_without_the_accelerator_it_had_is_ended(with_puppet, fingerprint, victim):
+    """Then jax takes the CPU, for which nothing is published, and which is no accelerator."""
+
+    async def story(world, puppet):
+        await puppet.appear()
+        puppet.say(messages.Hello(fingerprint={"platform": "cuda"}, stages=[]))
+        await world.until(lambda: world.lane.held.load_plan is not None)
+        puppet.end(-signal.SIGKILL)
+        await puppet.appear()
+        puppet.say(b'{"pid": %d}' % victim.pid, messages.Hello(fingerprint=dict(fingerprint.ingredients), stages=[]))
+        await is_killed(victim)
+        assert world.lane.held.load_plan is None
+        puppet.end(-signal.SIGKILL)
+        await world.until_told(2)
+        assert world.lane.life.ends == {Cause.KILLED: 1, Cause.DEVICE_LOST: 1}
+
+    with_puppet(story)
+
+
+def test_a_lane_that_keeps_dying_stays_down_for_a_while_and_says_so_and_nobody_waits_for_it(with_puppet, fingerprint):
+    async def story(world, puppet):
+        method = world.model.methods["predict"]
+        for _ in range(FAILURES_MAX):
+            await puppet.appear()
+            assert world.lane.may_cover(method, {"batch": 1})
+            puppet.end(-signal.SIGKILL)
+        await world.until_told(FAILURES_MAX)
+        assert world.lane.state == "down"
+        assert not world.lane.may_cover(method, {"batch": 1})
+        assert world.lane.life.why_down().startswith("the primary lane is down: it failed 5 times in 30 s")
+        await puppet.begin(fingerprint)  # the trial
+        assert world.lane.life.circuit.state == "half-open"
+        assert world.lane.may_cover(method, {"batch": 1})
+
+    with_puppet(story)
+
+
+def test_a_lane_that_stood_still_and_goes_on_in_time_is_not_ended(in_world):
+    async def story(world):
+        pid, batch = world.lane.pid, world.batch(x=[[1, 2, 3, 4]])
+        os.kill(pid, signal.SIGSTOP)
+        world.lane.submit(batch)
+        assert await world.lane.ask(3 * LOOK_S) is None
+        os.kill(pid, signal.SIGCONT)
+        assert (await world.until_told(1))[:2] == ("finished", batch)
+        assert await world.lane.ask(WAIT_S_MAX)
+        assert (world.lane.pid, world.lane.life.ends) == (pid, {})
+
+    in_world(story)
 
 
 # What comes and goes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tests.warmpool.served import doubling, part
 from warmpool import churn
 from warmpool.batches import Batch
+from warmpool.circuit import FAILURES_MAX, Circuit
 from warmpool.fallback import Step, StepCounts
 from warmpool.metrics import Metrics
 from warmpool.selection import Candidate
+from warmpool.watchdog import Cause
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -33,13 +36,15 @@ class Lane:
     evictions: int = 0
     reloads: int = 0
     shortages: int = 0
+    ends: Counter[Cause] = field(default_factory=Counter)
+    circuit: Circuit = field(default_factory=Circuit)
 
     @property
     def held(self):
         """It is its own `Holdings`, and what else a lane has."""
         return self
 
-    residency = memory = held
+    residency = memory = life = held
 
 
 @dataclass
@@ -187,6 +192,21 @@ def test_gauges_are_what_is_so_when_they_are_read(metrics, state):
     assert value("lane_busy", lane="primary") == 1
     assert value("lane_busy", lane="cpu") == 0
     assert value("lane_restarts", lane="primary") == 2
+
+
+def test_ends_of_a_lanes_processes_are_counted_by_their_reason_and_an_open_circuit_is_told(metrics, state):
+    assert scraped(metrics)("lane_circuit_open", lane="primary") == 0
+    state.lanes[0].ends.update({Cause.RUN_HUNG: 2, Cause.KILLED: 1})
+    for _ in range(FAILURES_MAX):
+        state.lanes[0].circuit.failed("it died", 0.0)
+    value = scraped(metrics)
+    assert value("lane_ended_total", lane="primary", reason="run_hung") == 2
+    assert value("lane_ended_total", lane="primary", reason="killed") == 1
+    assert value("lane_ended_total", lane="cpu", reason="killed") is None
+    assert value("lane_circuit_open", lane="primary") == 1
+    assert value("lane_circuit_open", lane="cpu") == 0
+    state.lanes[0].circuit.tried()
+    assert scraped(metrics)("lane_circuit_open", lane="primary") == 1
 
 
 def test_what_came_and_went_for_want_of_memory_is_counted(metrics, state):

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.command import warmpool
 from warmpool import __version__
-from warmpool.status_command import Churn, Cost, Lane, Memory, Model, Status, StoreStatus, show, show_costs
+from warmpool.status_command import Churn, Circuit, Cost, Lane, Memory, Model, Status, StoreStatus, show, show_costs
 
 PRIMARY = Lane(
     name="primary",
@@ -21,6 +21,8 @@ PRIMARY = Lane(
     planned=13,
     batches=5,
     restarts=1,
+    last_end="",
+    circuit=Circuit("closed", "", None),
     compiles=0,
     resident_bytes=300 << 20,
     missing={},
@@ -39,6 +41,8 @@ DOWN = Lane(
     planned=0,
     batches=0,
     restarts=7,
+    last_end="was ended: a run took longer than 10 s",
+    circuit=Circuit("open", "it failed [5] times", 12.5),
     compiles=None,
     resident_bytes=None,
     missing={"embed": "it was not published for this kind of machine"},
@@ -154,8 +158,17 @@ def test_what_is_not_known_is_a_dash_and_every_reason_is_a_line():
     assert "  instance: the instance is draining\n" in text
     assert "  tiny: not [warm]\n" in text
     assert cells(text, "cpu") == ["cpu", "-", "down", "0/0", "0", "0", "MiB", "0", "7", "-", "-"]
+    assert "  cpu: the last one was ended: a run took longer than 10 s\n" in text
+    assert "  cpu: it is down: it failed [5] times; it is tried again in 12.5 s\n" in text
+    assert "on trial" not in text
+    assert "primary: it is" not in text
     assert "  cpu: embed: it was not published for this kind of machine\n" in text
     assert "  cpu: tiny:predict batch=4: artifact [/red] 0123: not what its digest says [bold]\n" in text
+
+
+def test_a_lane_on_trial_is_told():
+    trial = msgspec.structs.replace(PRIMARY, circuit=Circuit("half-open", "2 trials failed", None))
+    assert "  primary: it is on trial: 2 trials failed\n" in drawn(status_of(trial))
 
 
 def test_trouble_with_the_store_and_what_was_set_aside_is_told_and_only_then():
