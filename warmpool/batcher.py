@@ -164,9 +164,7 @@ class Batcher:
         for part in batch.parts if batch else ():
             if part.answer.done():
                 continue
-            if batch and (out_of_memory or not batch.begun):
-                part.runs -= 1  # that says nothing of the part
-            part.shortages += out_of_memory
+            part.failed(batch, out_of_memory=out_of_memory)
             if self._closed:
                 part.answer.set_exception(NotWarm(SHUTTING_DOWN))
             elif max(part.runs - part.unwritten, part.shortages) >= RUNS_MAX:
@@ -219,8 +217,11 @@ class Batcher:
         return refusal
 
     def _place_again(self, part: Part) -> None:
-        """Let a part that was taken in before wait where it belongs now, in pieces where fewer rows run together."""
-        for queue in self._queues.values():
+        """Let a part that was taken in before wait where it belongs now, in pieces where fewer rows run together.
+
+        It goes back to a lane that it failed on only if no other covers it.
+        """
+        for queue in sorted(self._queues.values(), key=lambda queue: queue.lane.name in part.failed_on):
             if queue.covers(part):
                 queue.waiting.force(part)
                 return

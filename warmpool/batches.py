@@ -67,6 +67,7 @@ class Part:
     unwritten: int = 0  # of these, runs that never were, for a neighbour's rows could not be written
     shortages: int = 0  # runs for which there was no room
     pieces: list[Part] = field(default_factory=list)  # what runs in its place
+    failed_on: frozenset[str] = frozenset()  # lanes that did not get a batch with it done
 
     @property
     def rows(self) -> int:
@@ -76,6 +77,13 @@ class Part:
     def need_of_a_row(self) -> dict[str, int]:
         """What the smallest piece needs that it can be cut into."""
         return {**self.need, self.method.batch: 1} if self.method.batch else self.need
+
+    def failed(self, batch: Batch, *, out_of_memory: bool) -> None:
+        """A batch that it was in was not done, for want of room or for whatever reason."""
+        self.runs -= out_of_memory or not batch.begun  # that says nothing of the part
+        self.shortages += out_of_memory
+        if not out_of_memory:  # a smaller one may do, on the same lane
+            self.failed_on |= {batch.lane}
 
     def cut_into(self, rows: int) -> list[Part]:
         """Parts of at most so many rows that make up this one, in order."""
@@ -122,6 +130,7 @@ class Batch:
     parts: list[Part]
     executable: Candidate
     formed_ns: int
+    lane: str = ""
     predicted_us: float = 0.0
     sent_ns: int = 0
     took_us: float = 0.0

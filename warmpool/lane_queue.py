@@ -97,6 +97,7 @@ class LaneQueue:
             parts=group.items,
             executable=group.candidate,
             formed_ns=time.time_ns(),
+            lane=self.lane.name,
             predicted_us=group.cost_us,
             waiting_rows=sum(part.rows for part in alike if part.method is method),
         )

@@ -221,6 +221,48 @@ async def test_what_ran_in_a_lane_that_died_is_run_by_the_other_one():
 
 
 @manual_clock
+async def test_what_failed_on_one_lane_waits_for_another_though_that_one_is_idle():
+    world = World()
+    world.primary.warms(DOUBLE, batch=4)
+    world.cpu.warms(DOUBLE, batch=4).warms(OTHER, batch=4)
+    busy = await world.ask(OTHER, [2])
+    task = await world.ask(DOUBLE, [1])
+    world.primary.fail()
+    world.primary.warms(DOUBLE, batch=8)  # which decides anew where all that waits is to wait
+    assert world.primary.idle
+    world.cpu.finish()
+    world.cpu.finish()
+    await rest()
+    assert (doubled(task), task.result().lane) == ([2], "cpu")
+    assert doubled(busy) == [4]
+
+
+@manual_clock
+async def test_what_failed_on_the_only_lane_that_has_something_for_it_is_run_there_again():
+    world = World()
+    world.primary.warms(DOUBLE, batch=4)
+    world.cpu.warms(OTHER, batch=4)
+    task = await world.ask(DOUBLE, [1])
+    world.primary.fail()
+    world.primary.finish()
+    await rest()
+    assert (doubled(task), task.result().lane) == ([2], "primary")
+
+
+@manual_clock
+async def test_what_had_no_room_is_tried_again_on_the_same_lane():
+    world = World()
+    world.primary.warms(DOUBLE, batch=4)
+    world.cpu.warms(DOUBLE, batch=4)
+    task = await world.ask(DOUBLE, [1])
+    batch, world.primary.batch = world.primary.batch, None
+    world.batcher.failed(batch, out_of_memory=True)
+    world.primary.finish()
+    await rest()
+    assert (doubled(task), task.result().lane) == ([2], "primary")
+
+
+@manual_clock
 async def test_a_lane_that_dies_twice_under_a_request_fails_it():
     world = World()
     world.primary.warms(DOUBLE, batch=4)
