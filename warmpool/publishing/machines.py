@@ -20,6 +20,7 @@ from warmpool.forking import WorkerFailed, Zygote
 
 GIB = 1 << 30
 CHOICES = ("auto", "cpu", "cuda", "tpu")
+AT_A_TIME = 2  # which is what a small machine compiles fastest with
 
 _PLATFORMS = {"gpu": "cuda"}  # what some PJRT clients call themselves, and what jax.export does
 _AS_A_LANE = {
@@ -64,10 +65,16 @@ _OUR_OWN = Limits(
 
 
 class Children:
-    """The zygotes of a publish. A context manager."""
+    """The zygotes of a publish. A context manager.
 
-    def __init__(self, limits: Limits) -> None:
+    Attributes:
+        limits: Of each child.
+        at_a_time: How many children run at a time, at most.
+    """
+
+    def __init__(self, limits: Limits, at_a_time: int = AT_A_TIME) -> None:
         self.limits = limits
+        self.at_a_time = at_a_time
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -139,12 +146,9 @@ class Children:
         return Machine(platform, mode, Fingerprint(MappingProxyType(found["ingredients"])), primary)
 
 
-def worker_threads(platform: str) -> int:
-    """How many children run at a time: two, which is what a small machine compiles fastest with.
-
-    Only one process can hold a TPU.
-    """
-    return 1 if platform == "tpu" else min(2, os.cpu_count() or 1)
+def worker_threads(platform: str, at_a_time: int = AT_A_TIME) -> int:
+    """How many children run at a time. Only one process can hold a TPU."""
+    return 1 if platform == "tpu" else min(at_a_time, os.cpu_count() or 1)
 
 
 def compile_options(environment: Mapping[str, str]) -> dict[str, str]:

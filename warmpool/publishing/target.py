@@ -75,6 +75,7 @@ class TargetMaker:
         self.draft = draft
         self.machine = machine
         self.children = children
+        self.threads = worker_threads(machine.platform, children.at_a_time)
         self.store = store
         self.progress = progress
         self.path = target_path(draft.manifest.model, draft.manifest.version, machine.fingerprint.digest)
@@ -144,7 +145,7 @@ class TargetMaker:
         if self.how.retry_failed:
             for program in {entry.ingredients["program"] for entry in todo}:
                 failures.reset(self.store, program, self.machine.fingerprint.digest)
-        with ThreadPoolExecutor(worker_threads(self.machine.platform)) as executor, claims:
+        with ThreadPoolExecutor(self.threads) as executor, claims:
             jobs = Jobs(self.draft, self.machine, self.children, executor, self.progress, self.store.trust)
             try:
                 jobs.plan(todo, self.entries, stored, self.artifacts.file, self._exact)
@@ -165,7 +166,7 @@ class TargetMaker:
                 lambda entry: self._begin(entry, jobs, claims),
                 lambda entry: self._finish(entry, jobs, claims),
                 claims.wait,
-                begun_max=_BEGUN_MAX_A_THREAD * worker_threads(self.machine.platform) + 1,
+                begun_max=_BEGUN_MAX_A_THREAD * self.threads + 1,
             )
             self.known.read()  # what others proved may be gone, with a target that was removed
             todo = [entry for entry in todo if entry not in self.known and entry.place not in self.failed]

@@ -12,6 +12,8 @@ from warmpool.publishing.machines import compile_options, worker_threads
 def test_only_one_child_at_a_time_opens_a_tpu() -> None:
     assert worker_threads("tpu") == 1
     assert worker_threads("cpu") == worker_threads("cuda") == min(2, os.cpu_count() or 1)
+    assert worker_threads("cpu", 1) == worker_threads("tpu", 8) == 1
+    assert worker_threads("cpu", 1000) == os.cpu_count()
 
 
 @pytest.mark.parametrize(
