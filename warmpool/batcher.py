@@ -162,7 +162,7 @@ class Batcher:
     def failed(self, batch: Batch | None, *, out_of_memory: bool = False) -> None:
         """Run a failed batch's parts once more, smaller where there was no room; fail those that had that chance."""
         for part in batch.parts if batch else ():
-            if part.answer.done():
+            if batch is None or part.answer.done():
                 continue
             part.failed(batch, out_of_memory=out_of_memory)
             if self._closed:
@@ -217,10 +217,8 @@ class Batcher:
         return refusal
 
     def _place_again(self, part: Part) -> None:
-        """Let a part that was taken in before wait where it belongs now, in pieces where fewer rows run together.
-
-        It goes back to a lane that it failed on only if no other covers it.
-        """
+        """Let a part that was taken in before wait where it belongs now, in pieces where fewer rows run together."""
+        # It goes back to a lane that it failed on only if no other covers it.
         for queue in sorted(self._queues.values(), key=lambda queue: queue.lane.name in part.failed_on):
             if queue.covers(part):
                 queue.waiting.force(part)
