@@ -133,3 +133,20 @@ def echo(argument, channel, descriptors):
         os.write(descriptor, b"here")
     while data := channel.recv(1 << 16):
         channel.send(data + str(argument["suffix"]).encode())
+
+
+def lane_that_loses_its_device(argument, channel, descriptors):
+    """A lane whose device is lost once it has run so often."""
+    from cache.executable import Executable
+    from cache.xla_errors import failure
+    from warmpool import lane
+
+    runs, run = iter(range(argument["runs"])), Executable.run
+
+    def run_or_lose(executable, arguments):
+        if next(runs, None) is None:
+            raise failure("the executable failed", RuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: encountered"))
+        return run(executable, arguments)
+
+    setattr(Executable, "run", run_or_lose)  # noqa: B010
+    lane.main(argument, channel, descriptors)

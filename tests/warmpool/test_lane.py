@@ -50,9 +50,9 @@ def model(store):
 class Lane:
     """The front's half of a lane, one message at a time."""
 
-    def __init__(self, zygote, mode, model, arena_bytes=1 << 16):
+    def __init__(self, zygote, mode, model, arena_bytes=1 << 16, channel=None):
         self.arena = Arena.create(arena_bytes)
-        self.channel = zygote.fork_lane(mode)
+        self.channel = channel or zygote.fork_lane(mode)
         begin = messages.Begin(self.arena.size_bytes, ANYONE.to_json())
         socket.send_fds(self.channel, [messages.encode(begin)], [self.arena.descriptor])
         self.channel.settimeout(REPLY_S_MAX)
@@ -429,3 +429,24 @@ def test_a_lane_that_fails_for_another_reason_is_not_out_of_memory(lane, loads, 
     lane.map_weights()
     assert not lane.ask(changed(loads["predict", 4], artifact_path=str(tmp_path)), messages.Cold).out_of_memory
     assert lane.hello.memory_bytes_max == 0, "a CPU has no memory of its own"
+
+
+@pytest.mark.parametrize("runs", [0, 1, 3])
+def test_a_lane_whose_device_is_lost_says_so_and_ends_whatever_it_was_doing(zygote, model, loads, runs):
+    """In the first run of a load, which another thread does, and in a batch."""
+    process, mode = zygote
+    argument = {"mode": mode, "runs": runs}
+    channel = process.fork("tests.warmpool.forked:lane_that_loses_its_device", argument, orphan=True)
+    lane = Lane(process, mode, model, channel=channel)
+    lane.map_weights()
+    load = loads["predict", 4]
+    if runs:
+        lane.ask(load, messages.Warm)
+        for _ in range(runs - 1):
+            lane.ask(messages.Run(executable=load.executable), messages.Done)
+        lost = lane.ask(messages.Run(executable=load.executable), messages.Lost)
+    else:
+        lost = lane.ask(load, messages.Lost)
+    assert lost.reason == "the executable failed: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: encountered"
+    assert lane.receive(messages.Gone).exit == 1
+    lane.close()
