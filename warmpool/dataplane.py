@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,12 +73,17 @@ class Answer:
         }
 
 
+Answered = Callable[[ServedMethod, Mapping[str, Tensor], Answer | None, Exception | None, float], None]
+"""Is told of a request: its method, inputs, answer or why there is none (neither: the caller has left), seconds."""
+
+
 class DataPlane:
     """Models by name, and inference on them."""
 
     def __init__(self, batcher: Batcher) -> None:
         self.batcher = batcher
         self.traffic = Traffic()
+        self.answered: Answered | None = None  # is told of each request that did not name its version
         self.catalog = self._unread = Catalog()
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
@@ -117,6 +122,7 @@ class DataPlane:
         wanted: Sequence[str] = (),
         timeout_s: float,
         priority: int = 0,
+        pinned: bool = False,
     ) -> Answer:
         """Run a method on a request's tensors.
 
@@ -126,11 +132,41 @@ class DataPlane:
             wanted: names of the outputs to return; none for all.
             timeout_s: how long the caller waits.
             priority: which of those that wait is sooner: 0 is normal, higher is sooner.
+            pinned: whether the caller named the version, which was then given to it for another reason than to others.
 
         Raises:
             BadInput: the request is not what the manifest takes.
             TooLarge, Overloaded, NotWarm, DeadlineExceeded, LaneFailed: as `Batcher.run`.
         """
+        began_s = time.monotonic()
+        answer: Answer | None = None
+        failure: Exception | None = None
+        try:
+            answer = await self._run(method, inputs, wanted, timeout_s, priority)
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            if self.answered is not None and not pinned:
+                self.answered(method, inputs, answer, failure, time.monotonic() - began_s)
+        return answer
+
+    async def repeat(
+        self, method: ServedMethod, inputs: Mapping[str, Tensor], wanted: Sequence[str], timeout_s: float, priority: int
+    ) -> Answer:
+        """The same for a request that no caller waits for: it is no traffic, and nobody is told of it."""
+        return await self._run(method, inputs, wanted, timeout_s, priority, counted=False)
+
+    async def _run(
+        self,
+        method: ServedMethod,
+        inputs: Mapping[str, Tensor],
+        wanted: Sequence[str],
+        timeout_s: float,
+        priority: int,
+        *,
+        counted: bool = True,
+    ) -> Answer:
         indices = chosen_outputs(method, wanted)
         arrays, sizes = validated(method, inputs)
         validated_ns = time.time_ns()
@@ -139,7 +175,8 @@ class DataPlane:
             results: list[PartResult] = []
             outputs = [np.empty(shape_of(spec.shape, sizes), dtype_of(spec.dtype)) for spec in method.spec.outputs]
         else:
-            self.traffic.saw(method, sizes)
+            if counted:
+                self.traffic.saw(method, sizes)
             results = await self.batcher.run(self._parts(method, arrays, sizes, timeout_s, priority))
             outputs = joined(results)
         named = {method.spec.outputs[index].name: outputs[index] for index in indices}

@@ -16,6 +16,15 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
+def own_bytes_of(pid: int | None) -> int:
+    """What of a process's memory no file stands behind; 0 for one that is gone. Cheap enough for every batch."""
+    try:
+        _, resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
 def private_bytes() -> int:
     """What of it no file stands behind, after what is free was given back; 0 where the kernel does not say."""
     give_back()
