@@ -21,6 +21,7 @@ from warmpool.batches import Batch
 from warmpool.byte_budget import ByteBudget
 from warmpool.churn_watch import ChurnWatch
 from warmpool.cold_start import ColdStart
+from warmpool.compiling.service import CompileService
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.early_digests import EarlyDigests
 from warmpool.forking import Preload, Zygote
@@ -74,6 +75,8 @@ class Instance:
         self.models = ServedModels(store, self.dataplane, self.lanes, early)
         self.upkeep = Upkeep(store, self.lanes, self.models)
         self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.calls, self.upkeep.notice)
+        parts = (self.dataplane, self.lanes, self.models, self.upkeep, self.plan_following)
+        self.compiling = CompileService.of(settings, store, *parts)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started, Limits.of(settings))
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
@@ -111,6 +114,7 @@ class Instance:
             group.create_task(self.churn.run())
             group.create_task(self.upkeep.run(self.models.fingerprints))
             group.create_task(self.plan_following.run())
+            group.create_task(self.compiling.run())
             group.create_task(self.dataplane.traffic.keep(self.store, self.upkeep.calls))
 
     async def stop(self) -> None:
@@ -144,6 +148,7 @@ class Instance:
             "zygote": self._zygote.describe(),
             "store": {"trouble": self.upkeep.store_trouble, "quarantined": self.upkeep.quarantined},
             "churn": self.churn.describe(),
+            "compiling": self.compiling.describe(),
             "rows_waiting": self.batcher.rows_waiting,
             "bytes_held": self.byte_budget.held_bytes,
         }

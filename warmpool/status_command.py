@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from warmpool import asking
+from warmpool.compiling.shown import Compiling, show_compiling, show_compiling_in_full
 from warmpool.manifest import bucket_name
 
 
@@ -95,6 +96,7 @@ class Status(msgspec.Struct, frozen=True):
     models: dict[str, Model]
     store: StoreStatus
     churn: Churn
+    compiling: Compiling
     lanes: list[Lane]
     rows_waiting: int
 
@@ -103,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool status`."""
     asking.add_arguments(parser)
     parser.add_argument("--costs", action="store_true", help="what batches are predicted to take, too")
+    parser.add_argument("--compiling", action="store_true", help="what is compiled, waits and was compiled, too")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -115,6 +118,8 @@ def main(arguments: argparse.Namespace) -> int:
         show(console, status)
         if arguments.costs:
             show_costs(console, status.lanes)
+        if arguments.compiling:
+            show_compiling_in_full(console, status.compiling)
     return 0 if status.ready else 3
 
 
@@ -129,6 +134,7 @@ def show(console: Console, status: Status) -> None:
     if status.store.quarantined:
         console.print(f"  {status.store.quarantined} executables quarantined: `warmpool cache ls`", style="yellow")
     _show_churn(console, status.churn)
+    show_compiling(console, status.compiling)
     models = Table("model", "version", "ready", "methods", box=None)
     for name, model in status.models.items():
         models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))

@@ -18,7 +18,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -95,6 +95,7 @@ class Upkeep:
     Attributes:
         quarantined: How many executables it set aside.
         calls: Of the store, for whoever else asks it beside requests: its trouble is then told once.
+        noticed: Told, too, when something is cold that was to be warm.
     """
 
     def __init__(self, store: SignedStore, lanes: Sequence[LaneProxy], models: Models) -> None:
@@ -104,6 +105,7 @@ class Upkeep:
         self._models = models
         self._news = asyncio.Event()
         self.calls = StoreCalls()
+        self.noticed: Callable[[], None] = lambda: None
         self._rests: dict[str, _Rest] = {}  # by key, of what lanes were killed at
         self._marked_s: dict[str, float] = {}
 
@@ -115,6 +117,7 @@ class Upkeep:
     def notice(self) -> None:
         """Something is cold that was to be warm."""
         self._news.set()
+        self.noticed()
 
     async def run(self, fingerprints: Mapping[str, Fingerprint]) -> None:
         """Until it is cancelled. The fingerprints are the lanes', by name, as they become known."""

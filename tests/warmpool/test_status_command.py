@@ -11,6 +11,7 @@ from rich.console import Console
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.command import warmpool
 from warmpool import __version__
+from warmpool.compiling.shown import Compiling
 from warmpool.status_command import Churn, Circuit, Cost, Lane, Memory, Model, Status, StoreStatus, show, show_costs
 
 PRIMARY = Lane(
@@ -73,6 +74,7 @@ def status_of(*lanes, **changed):
         "models": {"tiny": Model(version="7", ready=True, methods=["predict", "tokens"])},
         "store": StoreStatus(trouble="", quarantined=0),
         "churn": Churn("steady", 0, 0.0),
+        "compiling": Compiling("idle", "", [], 0, [], 0.0, [], {}),
         "lanes": list(lanes),
         "rows_waiting": 3,
     }

@@ -96,7 +96,9 @@ class Backlog:
         self.history.keep(keys)
         for key in self._deaths.keys() - keys:
             del self._deaths[key]
-        under_way = {gap.identity for gap in self.running.left.values()} if self.running else set()
+        self._arriving = [one for one in self._arriving if now.s - one[1] < ARRIVING_S_MAX]
+        under_way = {gap.identity for gap, _ in self._arriving}  # in its target, too, what was made may be late
+        under_way |= {gap.identity for gap in self.running.left.values()} if self.running else set()
         due = [one for one in found if one.gap.identity not in under_way and self.history.may_try(one.gap, now.s)]
         lacking: dict[tuple[str, str, str], list[Sizes]] = {}
         for gap, _ in found:
@@ -131,7 +133,7 @@ class Backlog:
             self._times.took(gap, now.s - running.since_s, first=running.first)
             self._deaths.pop(gap.key, None)
             self.history.close(gap, message.seconds, now.epoch_s)
-            self._arriving = [one for one in self._arriving if now.s - one[1] < ARRIVING_S_MAX] + [(gap, now.s)]
+            self._arriving.append((gap, now.s))
         running.since_s, running.first = now.s, False
         self._reschedule(now)
         return gap

@@ -62,6 +62,16 @@ def test_what_was_made_is_expected_to_arrive_for_a_while():
     assert found.ready_in_s(METHOD, NEED, 3.0 + ARRIVING_S_MAX + 1) is None
 
 
+def test_what_was_made_is_not_made_again_though_its_target_does_not_list_it_yet():
+    one, two = gap(1, 16), gap(2, 16)
+    found = backlog(one, two)
+    found.placed(made(one), at(3))
+    found.take_in(as_found(one, two), at(4))
+    assert found.waiting == []
+    found.take_in(as_found(one, two), at(3 + ARRIVING_S_MAX))
+    assert found.waiting == [one]
+
+
 def test_rows_do_not_matter_to_what_will_be_ready_but_all_other_sizes_do():
     found = backlog(gap(1, 8))
     assert found.ready_in_s(METHOD, {"batch": 20, "seq": 8}, 0.0) is not None
@@ -131,8 +141,9 @@ def test_what_is_made_alone_is_not_to_blame_any_more():
     assert found.begin(at(2)) == [one]
     found.placed(made(one, 2), at(3))
     found.over(Done(job=2, failure=""), at(3))
-    found.take_in(as_found(one, two), at(4))  # it was set aside again
-    assert found.begin(at(4)) == [one]
+    later = at(3 + ARRIVING_S_MAX)
+    found.take_in(as_found(one, two), later)  # it was set aside again
+    assert found.begin(later) == [one]
 
 
 def test_messages_of_another_job_change_nothing():

@@ -1,0 +1,267 @@
+"""The compile service of one instance: what is missing is made beside it, the most useful first; nobody waits for that.
+
+It looks at what the targets of its versions lack for its lanes (`lacking`), puts that in order (`order`), and gives it
+to a worker process (`process`), one job at a time, in which as many are compiled at a time as there are spare cores.
+What is made the lanes take up at once. What cannot be made is kept with its error and rests (`history`). Several
+instances on one store share the work: the worker claims what it makes (`warmpool.publishing.claims`).
+
+A worker that dies or hangs is replaced after a while, and one that has nothing to do is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from cache.errors import Untrusted
+from cache.settings import StoreSettings
+from cache.signed_store import SignedStore
+from warmpool.backoff import backoff_s
+from warmpool.catalog import ServedMethod
+from warmpool.compiling.backlog import Backlog, Now
+from warmpool.compiling.gaps import Gap
+from warmpool.compiling.lacking import Lacking
+from warmpool.compiling.process import WorkerEnded, WorkerProcess
+from warmpool.compiling.protocol import Done, FromWorker, Job, Limits, Open, Placed
+from warmpool.dataplane import DataPlane
+from warmpool.lanes import LaneProxy
+from warmpool.plan_following import PlanFollowing
+from warmpool.selection import Sizes
+from warmpool.served_models import ServedModels
+from warmpool.settings import Settings
+from warmpool.store_calls import StoreCalls
+from warmpool.upkeep import Upkeep
+
+log = logging.getLogger(__name__)
+
+LOOK_FIRST_S, LOOK_S_MAX = 0.5, 300.0
+IDLE_S_MAX = 60.0  # without a job, until the worker is ended: it holds memory
+RESTART_FIRST_S, RESTART_S_MAX = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told what.
+
+    Attributes:
+        made: That the store has more than before.
+        changed: That something else will be made, or less.
+    """
+
+    made: Callable[[], Awaitable[None]]
+    changed: Callable[[], None]
+
+
+class CompileService:
+    """The service of one instance.
+
+    Args:
+        settings: The instance's.
+        store: Where it is to be stored.
+        lacking: Finds what is missing.
+        calls: Of the store.
+        told: Who is told what happens.
+
+    Attributes:
+        off: Why nothing is made, "" if it is.
+    """
+
+    def __init__(self, settings: Settings, store: SignedStore, lacking: Lacking, calls: StoreCalls, told: Told) -> None:
+        self.off = _why_off(settings, store)
+        self._opening = _opening(settings)
+        self._backlog = Backlog(self._opening.at_a_time)
+        self._lacking = lacking
+        self._calls = calls
+        self._told = told
+        self._worker: WorkerProcess | None = None
+        self._news = asyncio.Event()
+        self._due = asyncio.Event()
+        self._made = asyncio.Event()
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        store: SignedStore,
+        dataplane: DataPlane,
+        lanes: Sequence[LaneProxy],
+        models: ServedModels,
+        upkeep: Upkeep,
+        plan_following: PlanFollowing,
+    ) -> Self:
+        """That of an instance with these parts."""
+
+        async def made() -> None:
+            upkeep.notice()
+            for lane in lanes:
+                await plan_following.look(lane)
+
+        lacking = Lacking(store, lanes, dataplane, models.fingerprints)
+        service = cls(settings, store, lacking, upkeep.calls, Told(made, dataplane.batcher.changed))
+        upkeep.noticed = service.notice
+        dataplane.batcher.cold.forecast = service
+        return service
+
+    def notice(self) -> None:
+        """Something may be missing that was there."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        if self.off:
+            log.info("nothing is compiled by this instance", extra={"reason": self.off})
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_for_ever())
+            group.create_task(self._work_for_ever())
+            group.create_task(self._tell_for_ever())
+
+    # What others ask
+
+    def ready_in_s(self, method: ServedMethod, need: Sizes) -> float | None:
+        """In how many seconds the first executable that covers rows of a need will be warm; None if none is coming."""
+        return self._backlog.ready_in_s(method, need, time.monotonic())
+
+    def over_in_s(self) -> float:
+        """In how many seconds all that is due will be made, by what is known; 0.0 if nothing is."""
+        return self._backlog.over_in_s(time.monotonic())
+
+    def lacking(self, method: ServedMethod) -> Sequence[Sizes]:
+        """Buckets of a method that are planned for the primary lane, and that it has not been told of."""
+        return self._backlog.lacking(method)
+
+    def describe(self) -> dict[str, Any]:
+        """As the status shows it."""
+        return {
+            "state": "off" if self.off else "running" if self._backlog.running else "idle",
+            "reason": self.off,
+            "worker_pid": self._worker.process.pid if self._worker else None,
+            **self._backlog.describe(time.monotonic()),
+        }
+
+    # Looking
+
+    async def _look_for_ever(self) -> None:
+        looks = 0
+        while True:
+            self._news.clear()
+            found = await self._calls.ask("what is missing", self._lacking.look())
+            if found is not None and self._backlog.take_in(found, _now()):  # else what was known stays
+                self._told.changed()
+            self._begin_next()
+            looks += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
+                looks = 0
+
+    async def _tell_for_ever(self) -> None:
+        while True:
+            await self._made.wait()
+            self._made.clear()
+            await self._told.made()
+
+    # Working
+
+    async def _work_for_ever(self) -> None:
+        ends = 0
+        while True:
+            await self._due.wait()
+            await asyncio.sleep(backoff_s(ends, RESTART_FIRST_S, RESTART_S_MAX))
+            try:
+                await self._employ()
+                ends = 0
+            except (WorkerEnded, OSError) as error:
+                ends += 1
+                log.error("compile worker ended; starting another", extra={"reason": str(error)})  # noqa: TRY400
+                self._failed(self._backlog.ended(str(error), _now()), str(error))
+                self._news.set()
+
+    async def _employ(self) -> None:
+        """Have a worker until there has been nothing to do for a while. Raises WorkerEnded, OSError."""
+        worker = self._worker = await WorkerProcess.start(self._opening)
+        try:
+            self._begin_next()
+            busy_s = time.monotonic()
+            while time.monotonic() - busy_s < IDLE_S_MAX:
+                self._heard(await worker.heard())
+                if self._backlog.running:
+                    busy_s = time.monotonic()
+        finally:
+            self._worker = None
+            await worker.end()
+
+    def _begin_next(self) -> None:
+        """Give the worker the next job, if it has none; see to it that there is a worker if there are jobs."""
+        if self._worker and not self._backlog.running and (gaps := self._backlog.begin(_now())):
+            running = self._backlog.running
+            assert running is not None
+            first = gaps[0]
+            self._worker.give(
+                Job(
+                    number=running.number,
+                    model=first.model,
+                    version=first.version,
+                    fingerprint=first.fingerprint,
+                    accelerator=self._lacking.accelerator,
+                    places=tuple(gap.place for gap in gaps),
+                )
+            )
+        if self._backlog.waiting:
+            self._due.set()
+        else:
+            self._due.clear()
+
+    def _heard(self, message: FromWorker) -> None:
+        match message:
+            case Placed():
+                gap = self._backlog.placed(message, _now())
+                if gap and message.failure:
+                    self._failed([gap], message.failure)
+                elif gap:
+                    log.info(
+                        "executable is made", extra={"executable": gap.title, "seconds": round(message.seconds, 3)}
+                    )
+                    self._made.set()
+            case Done():
+                self._failed(self._backlog.over(message, _now()), message.failure)
+                self._made.set()  # also of what others made, and of what it had to make besides
+                self._news.set()  # the next job is what comes first by then
+
+    def _failed(self, gaps: Iterable[Gap], reason: str) -> None:
+        for gap in gaps:
+            log.error("executable cannot be made", extra={"executable": gap.title, "reason": reason})
+        self._told.changed()
+
+
+def _now() -> Now:
+    return Now(time.monotonic(), time.time())
+
+
+def _why_off(settings: Settings, store: SignedStore) -> str:
+    if settings.compile == "off":
+        return "--compile off"
+    try:
+        store.require_signer()
+    except Untrusted as error:
+        return error.reason
+    return ""
+
+
+def _opening(settings: Settings) -> Open:
+    names = [one.name for one in dataclasses.fields(StoreSettings)]
+    limits = Limits(
+        wall_s_max=settings.compile_s_max,
+        cpu_s_max=settings.compile_cpu_s_max,
+        memory_bytes_max=settings.compile_memory_bytes_max,
+    )
+    spare = max(1, len(os.sched_getaffinity(0)) - 1)
+    return Open(
+        store=StoreSettings(**{name: getattr(settings, name) for name in names}), limits=limits, at_a_time=spare
+    )
