@@ -49,15 +49,20 @@ class ChurnWatch:
         if self.churn.state is not before:
             self._since_ns = time.time_ns()
 
-    def request(self, answer: Answer | None, model: str, status: int | str) -> dict[str, str]:
-        """Count a request by its step, and give what its trace says of it.
+    def request(self, answer: Answer | None, model: str, status: int | str) -> dict[str, Any]:
+        """Count a request by its step, and give the attributes of its trace.
 
         Args:
             answer: What it got.
             model: The name, and perhaps method, that its caller gave.
             status: Its protocol's own.
         """
-        said = {"warmpool.churn": self.churn.state.value}
+        said = {
+            "warmpool.status": status,
+            "warmpool.model": model[:128],
+            "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
+            "warmpool.churn": self.churn.state.value,
+        }
         if answer is not None:
             self.steps.add(answer.method.model, answer.step)
             said["warmpool.step"] = answer.step.value

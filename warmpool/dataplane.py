@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class DataPlane:
         self.traffic = Traffic()
         self.answered: Answered | None = None  # is told of each request that did not name its version
         self.catalog = self._unread = Catalog()
+        self.read = asyncio.Event()
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
         """The served model. Raises NotFound, and NotWarm while that cannot be known or it cannot be served."""
@@ -113,6 +115,15 @@ class DataPlane:
                 f"model {model_name!r} has no method {method_name[:64]!r}; it has: {', '.join(model.methods)}"
             )
         return method
+
+    async def known(self, wait_s_max: float) -> float:
+        """Wait until it is known what is served, for so many seconds at most; the seconds that it took."""
+        if self.read.is_set():
+            return 0.0
+        began_s = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.read.wait(), wait_s_max)
+        return time.monotonic() - began_s
 
     async def infer(
         self,

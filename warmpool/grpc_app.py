@@ -134,7 +134,9 @@ class Servicer:
         self.instance = instance
 
     def bytes_max(self) -> int:
-        """Bytes that a message may have: what a request for the largest of all methods has."""
+        """Bytes that a message may have: what a request for the largest of all methods has, once those are known."""
+        if not self.instance.dataplane.read.is_set():
+            return self.instance.settings.body_bytes_max
         models = self.instance.dataplane.catalog.models.values()
         methods = (method for model in models for method in model.methods.values())
         return request_bytes_max(methods, self.instance.settings.body_bytes_max)
@@ -190,22 +192,29 @@ class Servicer:
         return response
 
     async def _infer(self, request: Any, context: Any, headers: list[tuple[str, str]]) -> Answer:
+        default_s = self.instance.settings.deadline_ms / 1000
+        passed_s = await self.instance.dataplane.known(_timeout_s(context, Urgency.of_headers(headers), default_s))
         method = self.instance.dataplane.method(request.model_name, request.model_version or None)
         check_count(len(request.outputs), "outputs")
         wanted = [output.name for output in request.outputs]
         urgency = Urgency.of_headers(headers).with_parameters(grpc_messages.urgent_parameters(request))
-        timeout_s = _timeout_s(context, urgency, self.instance.settings.deadline_ms / 1000)
+        timeout_s = _timeout_s(context, urgency, default_s, passed_s)
         inputs = grpc_messages.tensors(request, lambda described: sizes_of(method, described))
         return await self.instance.dataplane.infer(
             method, inputs, wanted=wanted, timeout_s=timeout_s, priority=urgency.priority
         )
 
 
-def _timeout_s(context: Any, urgency: Urgency, default_s: float) -> float:
-    """The shorter of the call's deadline and what else it says of its time; the instance's default without either."""
-    remaining_s = context.time_remaining()
-    known = [urgency.timeout_s, None if remaining_s is None else max(remaining_s, 0.0)]
-    return min((time_s for time_s in known if time_s is not None and math.isfinite(time_s)), default=default_s)
+def _timeout_s(context: Any, urgency: Urgency, default_s: float, passed_s: float = 0.0) -> float:
+    """The shorter of the call's deadline and what else it says of its time; the instance's default without either.
+
+    Of what counts from the call's beginning `passed_s` are over.
+    """
+    remaining_s: float | None = context.time_remaining()
+    if remaining_s is None or not math.isfinite(remaining_s):
+        return max((urgency.timeout_s or default_s) - passed_s, 0.0)
+    said_s = math.inf if urgency.timeout_s is None else urgency.timeout_s - passed_s
+    return max(min(remaining_s, said_s), 0.0)
 
 
 def _code(error: Exception) -> grpc.StatusCode:

@@ -30,6 +30,7 @@ from warmpool.errors import (
     WarmpoolError,
     shown,
 )
+from warmpool.http_health import health_routes
 from warmpool.http_request import Call, read_body
 from warmpool.limits import request_bytes_max
 from warmpool.tracing import EXPORT_BYTES_MAX, received_spans, trace_context
@@ -77,8 +78,6 @@ def http_app(instance: Instance) -> Starlette:
     api = HttpApi(instance)
     routes: list[tuple[str, str, Handler]] = [
         ("GET", "/v2", api.server_metadata),
-        ("GET", "/v2/health/live", api.live),
-        ("GET", "/v2/health/ready", api.ready),
         ("GET", "/v1/status", api.status),
         ("GET", "/v1/traces", api.traces),
         ("POST", "/v1/traces", api.receive_traces),
@@ -86,6 +85,7 @@ def http_app(instance: Instance) -> Starlette:
         ("GET", "/v1/models/{model}", api.model_status),
         ("POST", "/v1/models/{model}", api.predict),
     ]
+    routes += health_routes(instance)
     for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
             ("GET", model, api.model_metadata),
@@ -127,13 +127,6 @@ class HttpApi:
 
     async def server_metadata(self, _: Request) -> Response:
         return json_response({"name": "warmpool", "version": __version__, "extensions": EXTENSIONS})
-
-    async def live(self, _: Request) -> Response:
-        return json_response({"live": True})
-
-    async def ready(self, _: Request) -> Response:
-        reasons = self.instance.unready_reasons()
-        return json_response({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
     async def status(self, _: Request) -> Response:
         return json_response(await self.instance.status())
@@ -254,6 +247,7 @@ class HttpApi:
 
         async def answered(_: Request) -> Response:
             nonlocal answer
+            await call.known(self.instance.dataplane)
             answer, response = await work(call)
             return response
 

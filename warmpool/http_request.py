@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from warmpool.byte_budget import Held
 from warmpool.caller import Caller
+from warmpool.dataplane import DataPlane
 from warmpool.errors import BadInput, DeadlineExceeded, TooLarge
 from warmpool.urgency import Urgency
 
@@ -31,6 +32,12 @@ class Call:
         self._default_s = default_ms / 1000
         self._urgency = Urgency()
         self._started_s = asyncio.get_running_loop().time()
+
+    async def known(self, dataplane: DataPlane) -> None:
+        """Wait within the caller's time until it is known what is served. Raises BadInput as `body`."""
+        if not dataplane.read.is_set():
+            with self.caller:
+                await dataplane.known(Urgency.of_headers(self.request.headers.items()).timeout_s or self._default_s)
 
     async def body(self, bytes_max: int) -> bytes:
         """The body, read within the caller's time. Raises as `read_body`, and BadInput for headers that say no time."""

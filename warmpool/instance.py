@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATUS_WAIT_S_MAX = 0.5
-LANE_STOP_S_MAX = 2.0
+STOP_SHARE = 2 / 3  # of the time to stop, for each of what is stopped side by side
 
 
 class Instance:
@@ -104,6 +104,7 @@ class Instance:
             LaneProxy(name, mode, self._zygote, self.store.trust, self, *sizes) for name, mode in modes.items()
         ]
         self.batcher.serve(self.lanes)
+        self.dataplane.read.set()
         self.lanes[0].start()
         await self._verify_weights()
 
@@ -117,18 +118,24 @@ class Instance:
             group.create_task(self.compiling.run())
             group.create_task(self.dataplane.traffic.keep(self.store, self.upkeep.calls))
 
-    async def stop(self) -> None:
-        """End lanes and zygote; what still waits gets its answer first."""
+    async def stop(self, wait_s_max: float) -> None:
+        """End lanes and zygote, write and send what is left to tell; what still waits gets its answer first."""
         self.readiness.state = "draining"
         self.batcher.close()
         async with asyncio.TaskGroup() as group:
             for lane in self.lanes:
-                group.create_task(lane.stop(LANE_STOP_S_MAX))
+                group.create_task(lane.stop(STOP_SHARE * wait_s_max))
             group.create_task(self.dataplane.traffic.write_last(self.store, self.upkeep.calls))
+            if endpoint := self.settings.otlp_endpoint:
+                end = partial(self.traces.end_export, endpoint, "warmpool", STOP_SHARE * wait_s_max)
+                group.create_task(asyncio.to_thread(end))
         self._zygote.unwatch()
         await asyncio.to_thread(self._zygote.close)
-        if self.traces.exporter is not None:
-            await asyncio.to_thread(self.traces.exporter.close)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of zygote and lanes, as far as they are known."""
+        return [self._zygote.current.process.pid, *(lane.pid for lane in self.lanes if lane.pid)]
 
     def drain(self) -> None:
         """Be unready from now on; requests that come all the same are still answered."""
@@ -165,15 +172,9 @@ class Instance:
         status: int | str,
     ) -> None:
         """Record the trace and metrics of a request; `status` is the protocol's own."""
-        attributes = {
-            "warmpool.status": status,
-            "warmpool.model": model[:128],
-            "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
-        } | self.churn.request(answer, model, status)
-        self.traces.record(
-            trace_id,
-            request_spans(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=attributes),
-        )
+        about = self.churn.request(answer, model, status)
+        spans = request_spans(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=about)
+        self.traces.record(trace_id, spans)
         self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, trace_id)
 
     # What lanes tell

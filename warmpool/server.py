@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 HTTP_WAIT_S_MAX = 0.05  # for the first lane's plan, which takes ten times as long beside an import
 SETTLE_S_MAX = 2.0
+END_S_MAX, END_SHARE = 3.0, 0.3  # of the time to drain, for what comes after the last answer
 KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that they close first
 
 
@@ -40,6 +42,7 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: bury())  # uvloop keeps this one for subprocesses of its own, and has none
     bury()  # what ended before that
     async with asyncio.TaskGroup() as group:
+        starting = group.create_task(instance.start())
         coming_up = group.create_task(_come_up(instance))
         tending = group.create_task(instance.tend())
         with contextlib.suppress(TimeoutError):
@@ -55,14 +58,15 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
         log.info("listening", extra={"host": host, "port": port, "grpc_port": instance.settings.grpc_port or None})
         await stopping.wait()
         log.info("draining")
+        _exit_in(instance, instance.settings.drain_s_max)
         instance.drain()
         server.should_exit = True
         if coming_up.done() and (grpc_server := coming_up.result()) is not None:
-            await grpc_server.stop(instance.settings.drain_s_max)
-        coming_up.cancel()
-        tending.cancel()
+            await grpc_server.stop(_answering_s(instance))
+        for task in (starting, coming_up, tending):
+            task.cancel()
         await serving
-        await instance.stop()
+        await instance.stop(instance.settings.drain_s_max - _answering_s(instance))
 
 
 def bury() -> None:
@@ -72,9 +76,30 @@ def bury() -> None:
             pass
 
 
+def _answering_s(instance: Instance) -> float:
+    """How long requests get after SIGTERM: the rest of the time is for lanes, the store and telemetry to end."""
+    drain_s_max = instance.settings.drain_s_max
+    return drain_s_max - min(END_S_MAX, END_SHARE * drain_s_max)
+
+
+def _exit_in(instance: Instance, after_s: float) -> None:
+    """End all processes then, whatever hangs: a thread that waits for a store would hold up the end for ever."""
+
+    def end() -> None:
+        log.warning("the time to drain is over", extra={"drain_s_max": after_s})
+        for pid in instance.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        logging.shutdown()
+        os._exit(0)
+
+    timer = threading.Timer(after_s, end)
+    timer.daemon = True
+    timer.start()
+
+
 async def _come_up(instance: Instance) -> grpc.aio.Server | None:
-    """Start the instance, then what a first answer over HTTP does not need."""
-    await instance.start()
+    """Bring up what a first answer over HTTP does not need, once that can be had or has taken too long."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(instance.settled.wait(), SETTLE_S_MAX)
     if instance.settings.otlp_endpoint:
@@ -108,7 +133,7 @@ def _http_server(instance: Instance) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(instance.settings.drain_s_max)),
+        timeout_graceful_shutdown=_answering_s(instance),  # type: ignore[arg-type]  # it is given to asyncio as it is
     )
     config.load()
     _ = instance.metrics  # imports, in this thread

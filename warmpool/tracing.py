@@ -94,15 +94,15 @@ class Exporter:
             )
         )
 
-    def close(self) -> None:
-        """Send what is left, for EXPORT_S_MAX in all; what a slow collector has not taken by then is lost."""
+    def close(self, wait_s_max: float = EXPORT_S_MAX) -> None:
+        """Send what is left, for so many seconds in all; what a slow collector has not taken by then is lost."""
         # The SDK gives every batch of the queue a time of its own, and its thread cannot be stopped: it is left behind.
         closing = threading.Thread(target=self._processor.shutdown, daemon=True)
         closing.start()
-        closing.join(EXPORT_S_MAX)
+        closing.join(wait_s_max)
         if closing.is_alive():
             self._sender.shutdown()
-            log.warning("spans are lost: the collector takes too long", extra={"waited_s": EXPORT_S_MAX})
+            log.warning("spans are lost: the collector takes too long", extra={"waited_s": wait_s_max})
 
 
 class Traces:
@@ -117,13 +117,22 @@ class Traces:
         self._spans = 0
         self._requests: OrderedDict[str, Trace] = OrderedDict()
         self._cold_starts: deque[Trace] = deque(maxlen=COLD_STARTS_KEPT_MAX)
+        self._unsent: deque[tuple[str, list[Span]]] = deque(maxlen=kept_max + COLD_STARTS_KEPT_MAX)
+        self._starting = threading.Lock()
         self.exporter: Exporter | None = None
 
     def start_export(self, endpoint: str, service: str) -> None:
-        """Send everything recorded from now on to a collector, and the cold starts that are already here."""
-        self.exporter = Exporter(endpoint, service)
-        for trace in self._cold_starts:
-            self._export(trace.trace_id, trace.spans)
+        """Send everything that is recorded to a collector, what was recorded so far too. Idempotent; in any thread."""
+        with self._starting:
+            self.exporter = self.exporter or Exporter(endpoint, service)
+            while self._unsent:
+                self._export(*self._unsent.popleft())
+
+    def end_export(self, endpoint: str, service: str, wait_s_max: float) -> None:
+        """Send what is left, even if nothing was sent so far; see `Exporter.close`."""
+        self.start_export(endpoint, service)
+        assert self.exporter is not None
+        self.exporter.close(wait_s_max)
 
     def record(self, trace_id: str, spans: Iterable[Span]) -> None:
         """Add this instance's own spans to a request's trace, and export them."""
@@ -159,7 +168,9 @@ class Traces:
         return [*self._cold_starts, *requests][:count_max]
 
     def _export(self, trace_id: str, spans: list[Span]) -> None:
-        if self.exporter is not None:
+        if self.exporter is None:
+            self._unsent.append((trace_id, spans))
+        else:
             for span in spans:
                 self.exporter.send(trace_id, span)
 

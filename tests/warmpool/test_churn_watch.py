@@ -89,20 +89,29 @@ def test_what_is_being_made_is_missing_too_and_who_makes_it_says_for_how_long():
 
 
 def answered(*steps: Step) -> Answer:
-    parts = cast("Any", [SimpleNamespace(step=step) for step in steps])
+    parts = cast("Any", [SimpleNamespace(step=step, cold=step is Step.HELD) for step in steps])
     return Answer(method=DOUBLE, outputs={}, parts=parts, rows=1, validated_ns=0)
 
 
 def test_a_request_counts_by_its_step_and_its_trace_says_it():
     watch = watch_of()
-    said = watch.request(answered(Step.EXACT, Step.LARGER), "tiny:double", 200)
-    assert said == {"warmpool.churn": "filling", "warmpool.step": "split"}
+    assert watch.request(answered(Step.EXACT, Step.LARGER), "tiny:double", 200) == {
+        "warmpool.status": 200,
+        "warmpool.model": "tiny:double",
+        "warmpool.cold": False,
+        "warmpool.churn": "filling",
+        "warmpool.step": "split",
+    }
+    held = watch.request(answered(Step.HELD), "tiny", "OK")
+    assert (held["warmpool.step"], held["warmpool.cold"]) == ("held", True)
     watch.request(answered(Step.CPU), "tiny", "OK")
     for model, status in (("tiny:other", 503), ("broken", "UNAVAILABLE"), ("anything", 503)):
         assert watch.request(None, model, status)["warmpool.step"] == "refused"
-    assert watch.request(None, "tiny", 429) == {"warmpool.churn": "filling"}
+    assert "warmpool.step" not in watch.request(None, "x" * 1000, 429)
+    assert len(watch.request(None, "x" * 1000, 429)["warmpool.model"]) == 128
     assert watch.steps.by_model == {
         ("tiny", "split"): 1,
+        ("tiny", "held"): 1,
         ("tiny", "cpu"): 1,
         ("tiny", "refused"): 1,
         ("broken", "refused"): 1,

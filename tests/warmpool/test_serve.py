@@ -141,9 +141,9 @@ def test_a_request_before_anything_is_warm_waits_and_is_told_to_be_cold(gated):
         wait_until(lambda: instance.gauge("warmpool_rows_waiting") == 12)
         unknown = instance.infer_reply("nope", tensors("predict", {"x": np.ones((1, 4))}))
         hurried = instance.infer_reply(
-            "tiny:predict", tensors("predict", {"x": np.ones((1, 4))}), headers={"x-warmpool-timeout-ms": "10"}
+            "tiny:predict", tensors("predict", {"x": np.ones((1, 4))}), headers={"x-warmpool-timeout-ms": "500"}
         )
-        assert (unknown.status, hurried.status) == (404, 504)
+        assert (unknown.status, hurried.status, hurried.headers["retry-after"]) == (404, 503, "1")
         gate.touch()
         for future, rows in zip(early, (1, 3, 8), strict=True):
             outputs, parameters = future.result()
@@ -172,7 +172,7 @@ os.open = gated
 """
 
 
-def test_before_the_catalog_is_read_a_model_is_not_ready_rather_than_unknown(own_store, tmp_path):
+def test_before_the_catalog_is_read_requests_wait_and_no_model_is_unknown(own_store, tmp_path):
     held = own_store / "models" / "held" / "1" / "manifest.json"
     held.parent.mkdir(parents=True)
     (held.parent.parent / "serving.json").write_bytes(encode(Serving(stable="1")))
@@ -182,11 +182,19 @@ def test_before_the_catalog_is_read_a_model_is_not_ready_rather_than_unknown(own
     with InstanceProcess(own_store, tmp_path / "log", **environment) as instance:
         wait_until(lambda: instance.answers("/v2/health/live") == 200)
         given = tensors("predict", {"x": np.ones((1, 4))})
-        early = instance.infer_reply("tiny:predict", given)
-        reasons = instance.get("/v2/health/ready").json()["reasons"]
-        (tmp_path / "gate").touch()
-        assert (early.status, early.headers["retry-after"]) == (503, "1")
-        assert reasons == {"": "the instance is starting"}
+        with ThreadPoolExecutor(8) as pool:
+            names = ("tiny:predict", "tiny", "second", "held", "nope")
+            patient = {name: pool.submit(instance.infer_reply, name, given) for name in names}
+            rows = pool.submit(instance.post, "/v1/models/tiny:predict", {"instances": [{"x": [1] * 4}]})
+            hurried = instance.infer_reply("tiny:predict", given, headers={"x-warmpool-timeout-ms": "50"})
+            assert (hurried.status, hurried.headers["retry-after"]) == (503, "1")
+            assert instance.get("/v2/health/ready").json()["reasons"] == {"": "the instance is starting"}
+            assert [instance.answers(path) for path in ("/v1/started", "/v2/models/tiny/ready")] == [503, 503]
+            assert not any(future.done() for future in (*patient.values(), rows))
+            (tmp_path / "gate").touch()
+            statuses = {name: future.result().status for name, future in patient.items()}
+            assert statuses == {"tiny:predict": 200, "tiny": 200, "second": 200, "held": 503, "nope": 404}
+            assert rows.result().json()["predictions"][0]["sum"] == 4.0
         wait_until(lambda: instance.answers("/v2/models/tiny/ready") == 200)
         assert instance.infer_reply("tiny:predict", given).status == 200
         assert instance.infer_reply("held", given).status == 503

@@ -204,18 +204,17 @@ def test_spans_of_the_real_sdk_are_received(receiver):
 def test_spans_are_exported_to_a_real_receiver(receiver):
     traces = Traces(10)
     traces.record_cold_start(Trace(trace_id=new_trace_id(), spans=[span(1, 2, name="before", cold=True)]))
-    traces.start_export(receiver.url + "/", "warmpool")
     recorded = {
         new_trace_id(): [span(1000, 5000, share=0.25, rows=3, lane="primary", cold=True)],
         new_trace_id(): [span(7, 9), span(8, 9, name="run", parent_id=new_span_id())],
     }
     for trace_id, spans in recorded.items():
         traces.record(trace_id, spans)
+        traces.start_export(receiver.url + "/", "warmpool")  # the first is there by then
     late = Trace(trace_id=new_trace_id(), spans=[span(3, 4, name="lane start", cold=True)])
     traces.record_cold_start(late)
     traces.receive(new_trace_id(), [span(name="exported by its own process")])
-    assert traces.exporter is not None
-    traces.exporter.close()
+    traces.end_export(receiver.url, "warmpool", EXPORT_S_MAX)
 
     sent = [
         (trace_id, one) for body in receiver.bodies for trace_id, ones in received_spans(body).items() for one in ones

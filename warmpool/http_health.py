@@ -1,0 +1,52 @@
+"""HTTP: an instance's probes. Whether it is live, started and ready are three questions.
+
+live: the process answers. Restart it if it does not.
+started: its first lane has tried what every model needs at least, or has died of it. Wait for that before requests are
+sent; those that come sooner wait, too.
+ready: every model's minimum set is warm. Send requests elsewhere while it is not; those that come are answered as far
+as something warm covers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from warmpool.instance import Instance
+
+
+class HealthApi:
+    """The handlers."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+
+    async def live(self, _: Request) -> Response:
+        return _answer({"live": True}, holds=True)
+
+    async def started(self, _: Request) -> Response:
+        started = self.instance.settled.is_set()
+        return _answer({"started": started}, holds=started)
+
+    async def ready(self, _: Request) -> Response:
+        reasons = self.instance.unready_reasons()
+        return _answer({"ready": not reasons, "reasons": reasons}, holds=not reasons)
+
+
+def health_routes(instance: Instance) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+    """Method, path and handler of each probe."""
+    api = HealthApi(instance)
+    return [
+        ("GET", "/v2/health/live", api.live),
+        ("GET", "/v2/health/ready", api.ready),
+        ("GET", "/v1/started", api.started),
+    ]
+
+
+def _answer(content: dict[str, Any], *, holds: bool) -> Response:
+    return Response(msgspec.json.encode(content), 200 if holds else 503, media_type="application/json")
