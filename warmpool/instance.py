@@ -21,7 +21,7 @@ from warmpool.batches import Batch
 from warmpool.byte_budget import ByteBudget
 from warmpool.churn_watch import ChurnWatch
 from warmpool.cold_start import ColdStart
-from warmpool.compiling.service import CompileService
+from warmpool.compiling.late_service import LateService
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.early_digests import EarlyDigests
 from warmpool.forking import Preload, Zygote
@@ -76,7 +76,7 @@ class Instance:
         self.upkeep = Upkeep(store, self.lanes, self.models)
         self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.calls, self.upkeep.notice)
         parts = (self.dataplane, self.lanes, self.models, self.upkeep, self.plan_following)
-        self.compiling = CompileService.of(settings, store, *parts)
+        self.compiling = LateService(settings, store, *parts)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started, Limits.of(settings))
         self._starts: dict[str, ColdStart] = {"primary": cold_start}

@@ -74,7 +74,7 @@ def status_of(*lanes, **changed):
         "models": {"tiny": Model(version="7", ready=True, methods=["predict", "tokens"])},
         "store": StoreStatus(trouble="", quarantined=0),
         "churn": Churn("steady", 0, 0.0),
-        "compiling": Compiling("idle", "", [], 0, [], 0.0, [], {}),
+        "compiling": Compiling("idle"),
         "lanes": list(lanes),
         "rows_waiting": 3,
     }

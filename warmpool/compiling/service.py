@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from cache.errors import Untrusted
 from cache.settings import StoreSettings
@@ -30,14 +30,9 @@ from warmpool.compiling.gaps import Gap
 from warmpool.compiling.lacking import Lacking
 from warmpool.compiling.process import WorkerEnded, WorkerProcess
 from warmpool.compiling.protocol import Done, FromWorker, Job, Limits, Open, Placed
-from warmpool.dataplane import DataPlane
-from warmpool.lanes import LaneProxy
-from warmpool.plan_following import PlanFollowing
 from warmpool.selection import Sizes
-from warmpool.served_models import ServedModels
 from warmpool.settings import Settings
 from warmpool.store_calls import StoreCalls
-from warmpool.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -84,30 +79,6 @@ class CompileService:
         self._news = asyncio.Event()
         self._due = asyncio.Event()
         self._made = asyncio.Event()
-
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        store: SignedStore,
-        dataplane: DataPlane,
-        lanes: Sequence[LaneProxy],
-        models: ServedModels,
-        upkeep: Upkeep,
-        plan_following: PlanFollowing,
-    ) -> Self:
-        """That of an instance with these parts."""
-
-        async def made() -> None:
-            upkeep.notice()
-            for lane in lanes:
-                await plan_following.look(lane)
-
-        lacking = Lacking(store, lanes, dataplane, models.fingerprints)
-        service = cls(settings, store, lacking, upkeep.calls, Told(made, dataplane.batcher.changed))
-        upkeep.noticed = service.notice
-        dataplane.batcher.cold.forecast = service
-        return service
 
     def notice(self) -> None:
         """Something may be missing that was there."""

@@ -39,16 +39,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Compiling(msgspec.Struct, frozen=True):
-    """The service, as far as it is shown."""
+    """The service, as far as it is shown; while it starts it has no more than a state."""
 
     state: str
-    reason: str
-    running: list[UnderWay]
-    waiting: int
-    queue: list[Queued]
-    over_in_s: float
-    history: list[Outcome]
-    failures: dict[str, str]
+    reason: str = ""
+    running: list[UnderWay] = []
+    waiting: int = 0
+    queue: list[Queued] = []
+    over_in_s: float = 0.0
+    history: list[Outcome] = []
+    failures: dict[str, str] = {}
 
 
 def show_compiling(console: Console, found: Compiling) -> None:

@@ -26,7 +26,7 @@ from cache.records import decoded
 from cache.signed_store import SignedStore
 from warmpool.compiling import protocol
 from warmpool.compiling.protocol import Alive, Done, FromWorker, Job, Open, Place, Placed
-from warmpool.errors import WarmpoolError
+from warmpool.errors import PublishError, WarmpoolError
 from warmpool.manifest import Manifest, manifest_path
 from warmpool.publishing import places as publishing
 from warmpool.publishing.from_store import make_from_store
@@ -38,10 +38,6 @@ log = logging.getLogger(__name__)
 NICE = 19
 ENDING_S_MAX = 3.0  # for a job to give up its leases once its children are gone
 _PR_SET_PDEATHSIG = 1
-
-
-class AnotherMachine(WarmpoolError):
-    """This process sees another kind of machine than the lane that it is to compile for."""
 
 
 class Worker:
@@ -105,7 +101,7 @@ class Worker:
 
     def _living_children(self) -> Children:
         if self._ending:
-            raise WarmpoolError("the worker ends")
+            raise PublishError("the worker ends")
         if self._children is None or not self._children.alive:
             if self._children:
                 self._children.close()
@@ -121,7 +117,7 @@ class Worker:
             if machine.fingerprint.digest == job.fingerprint:
                 return machine
         seen = ", ".join(machine.fingerprint.digest[:16] for machine in machines)
-        raise AnotherMachine(f"the lane is {job.fingerprint[:16]}, the compile worker {seen}")
+        raise PublishError(f"the lane is {job.fingerprint[:16]}, the compile worker {seen}")
 
 
 class SafeSender:

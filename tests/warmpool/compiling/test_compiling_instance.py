@@ -63,6 +63,7 @@ class Place:
         )
         self._stack.callback(_end, instance)
         wait_until(lambda: instance.answers("/v1/status") == 200)
+        wait_until(lambda: compiling(instance)["state"] != "starting")
         return instance
 
     def listed(self) -> list[str]:

@@ -40,6 +40,12 @@ def test_an_idle_service_needs_no_line():
     assert drawn(show_compiling, of(Backlog(1), "off", "--compile off")) == ""
 
 
+def test_one_that_starts_has_no_more_than_a_state():
+    found = msgspec.convert({"state": "starting"}, Compiling)
+    assert drawn(show_compiling, found) == ""
+    assert drawn(show_compiling_in_full, found).startswith("compiling: starting\n")
+
+
 def test_a_busy_one_has_a_line_and_one_for_each_failure():
     lines = drawn(show_compiling, of(busy())).splitlines()
     assert lines[0].startswith("  compiling: tiny:predict batch=4,seq=16; 1 more wait, all in about ")

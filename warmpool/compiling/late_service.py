@@ -1,0 +1,65 @@
+"""The compile service of an instance whose start is over: before that nothing of it is even imported."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cache.signed_store import SignedStore
+from warmpool.dataplane import DataPlane
+from warmpool.lanes import LaneProxy
+from warmpool.plan_following import PlanFollowing
+from warmpool.served_models import ServedModels
+from warmpool.settings import Settings
+from warmpool.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from warmpool.compiling.service import CompileService
+
+
+class LateService:
+    """Of one instance, with these parts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: SignedStore,
+        dataplane: DataPlane,
+        lanes: Sequence[LaneProxy],
+        models: ServedModels,
+        upkeep: Upkeep,
+        plan_following: PlanFollowing,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._dataplane = dataplane
+        self._lanes = lanes
+        self._models = models
+        self._upkeep = upkeep
+        self._plan_following = plan_following
+        self._service: CompileService | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled; begins when the start is over."""
+        await asyncio.to_thread(importlib.import_module, "warmpool.compiling.service")
+        from warmpool.compiling.lacking import Lacking
+        from warmpool.compiling.service import CompileService, Told
+
+        lacking = Lacking(self._store, self._lanes, self._dataplane, self._models.fingerprints)
+        told = Told(self._take_up, self._dataplane.batcher.changed)
+        self._service = CompileService(self._settings, self._store, lacking, self._upkeep.calls, told)
+        self._upkeep.noticed = self._service.notice
+        self._dataplane.batcher.cold.forecast = self._service
+        await self._service.run()
+
+    def describe(self) -> dict[str, Any]:
+        """As the status shows it."""
+        return self._service.describe() if self._service else {"state": "starting"}
+
+    async def _take_up(self) -> None:
+        """The store has more than before."""
+        self._upkeep.notice()
+        for lane in self._lanes:
+            await self._plan_following.look(lane)
