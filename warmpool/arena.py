@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from warmpool.manifest import ALIGN_BYTES
 
 _COUNTER = np.dtype(np.uint64)
+_FIRST_BYTES = mmap.PAGESIZE  # with the counter, before the tensors: where they lie does not change with the size
 _DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -59,27 +60,42 @@ def aligned(array: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
+def _whole_pages(size_bytes: int) -> int:
+    return -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
 class Arena:
     """A block of anonymous shared memory; pages that are never written cost nothing.
 
-    Behind the tensors it counts the runs that the lane has begun: that tells who was in a lane that died from who was
+    Before the tensors it counts the runs that the lane has begun: that tells who was in a lane that died from who was
     only on the way to it.
     """
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self.descriptor = descriptor
-        self.size_bytes = size_bytes
-        memory = memoryview(mmap.mmap(descriptor, size_bytes + _COUNTER.itemsize))
-        self._memory = memory[:size_bytes]
-        self._begun = np.ndarray((1,), _COUNTER, memory, size_bytes)
+        self.view(size_bytes)
 
     @classmethod
     def create(cls, size_bytes: int) -> Arena:
         """A new arena, its size rounded up to whole pages."""
         descriptor = os.memfd_create("warmpool-arena")
-        size_bytes = -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-        os.ftruncate(descriptor, size_bytes + _COUNTER.itemsize)
-        return cls(descriptor, size_bytes)
+        os.ftruncate(descriptor, _FIRST_BYTES + _whole_pages(size_bytes))
+        return cls(descriptor, _whole_pages(size_bytes))
+
+    def grow(self, size_bytes: int) -> bool:
+        """Have room for so much; whether it had not. What lies in it stays; the other side is to `view` it anew."""
+        if size_bytes <= self.size_bytes:
+            return False
+        os.ftruncate(self.descriptor, _FIRST_BYTES + _whole_pages(size_bytes))
+        self.view(_whole_pages(size_bytes))
+        return True
+
+    def view(self, size_bytes: int) -> None:
+        """See so much of it, which the other side may have made larger."""
+        self.size_bytes = size_bytes
+        memory = memoryview(mmap.mmap(self.descriptor, _FIRST_BYTES + size_bytes))
+        self._memory = memory[_FIRST_BYTES:]
+        self._begun = np.ndarray((1,), _COUNTER, memory)
 
     def array(self, region: Region) -> NDArray[Any]:
         """The tensor of a region, a view of the shared memory."""

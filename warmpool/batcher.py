@@ -173,6 +173,11 @@ class Batcher:
                 self._place_again(part)
         self.changed()
 
+    def forget(self, method: ServedMethod) -> None:
+        """A method of which nothing waits or runs, or ever will."""
+        for queue in self._queues.values():
+            queue.forget(method)
+
     def withdraw(self, methods: Iterable[ServedMethod], reason: str) -> None:
         """Fail what waits for methods that turn out not to be fit to serve."""
         gone = set(methods)

@@ -1,4 +1,4 @@
-"""What an instance serves: the stable version of every model in its store, read without jax.
+"""What an instance serves: the versions of every model in its store, read without jax.
 
 Reading is I/O on small files; the records it gives are plain values that the rest of the front computes with.
 """
@@ -69,22 +69,28 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Served models by name, and what is wrong with those that cannot be served."""
+    """What is served.
+
+    Attributes:
+        models: By name, the version that gets every request of which nothing else is said.
+        others: By key, further versions that lanes are to hold.
+        problems: By name, what is wrong with a model that cannot be served.
+    """
 
     models: dict[str, ServedModel] = field(default_factory=dict)
+    others: dict[str, ServedModel] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def versions(self) -> dict[str, ServedModel]:
+        """All that lanes are to hold, by key."""
+        return {model.key: model for model in (*self.models.values(), *self.others.values())}
 
     @property
     def arena_bytes(self) -> int:
         """Shared memory that the largest bucket of any method needs for its inputs and outputs."""
-        return max(
-            (
-                arena_bytes(method.spec, method.dims)
-                for model in self.models.values()
-                for method in model.methods.values()
-            ),
-            default=0,
-        )
+        methods = (method for model in self.versions.values() for method in model.methods.values())
+        return max((arena_bytes(method.spec, method.dims) for method in methods), default=0)
 
 
 def read_catalog(store: Store) -> Catalog:
@@ -92,20 +98,28 @@ def read_catalog(store: Store) -> Catalog:
     catalog = Catalog()
     for name in store.names("models"):
         try:
-            if model := read_model(store, name):
-                catalog.models[name] = model
-        except Exception as error:
-            known = isinstance(error, CacheError | msgspec.MsgspecError | ValueError)
-            log.exception("model cannot be served", extra={"model": name, "reason": str(error)}, exc_info=not known)
-            problem = str(error) if known else f"it cannot be read ({type(error).__name__})"
-            catalog.problems[name] = told(error) if isinstance(error, CacheError) else problem
+            if serving := read_serving(store, name):
+                catalog.models[name] = read_version(store, name, serving.stable)
+        except Exception as error:  # noqa: BLE001  it is that model's problem
+            catalog.problems[name] = reason_of(error, name)
     return catalog
 
 
-def read_model(store: Store, name: str) -> ServedModel | None:
-    """The stable version of a model, None if it has none. Raises what `read_catalog` keeps as a problem."""
-    serving = _serving(store, name)
-    return _read_model(store, name, serving.stable) if serving else None
+def reason_of(error: Exception, name: str) -> str:
+    """Why a model or version cannot be read, as anybody may be told; the log says more where that is not all."""
+    known = isinstance(error, CacheError | msgspec.MsgspecError | ValueError)
+    log.error("model cannot be served", extra={"model": name, "reason": str(error)}, exc_info=None if known else error)
+    problem = str(error) if known else f"it cannot be read ({type(error).__name__})"
+    return told(error) if isinstance(error, CacheError) else problem
+
+
+def read_serving(store: Store, name: str) -> Serving | None:
+    """Which versions of a model are served; None if nobody has said so. Raises Damaged, Untrusted, StoreUnavailable."""
+    path = stored.serving_path(name)
+    try:
+        return _decoded(store.get(path), Serving, path)
+    except NotStored:
+        return None
 
 
 def read_target(store: Store, model: ServedModel, fingerprint_digest: str) -> Target | None:
@@ -171,15 +185,13 @@ def load_order(targets: dict[str, Target]) -> list[tuple[str, ExecutableSpec]]:
     return minimum + [specs[turn] for turn in range(longest) for specs in rest if turn < len(specs)]
 
 
-def _serving(store: Store, name: str) -> Serving | None:
-    path = stored.serving_path(name)
-    try:
-        return _decoded(store.get(path), Serving, path)
-    except NotStored:
-        return None
+def read_version(store: Store, name: str, version: str) -> ServedModel:
+    """One version of a model.
 
-
-def _read_model(store: Store, name: str, version: str) -> ServedModel:
+    Raises:
+        CacheError: Its manifest or weights are not there, damaged or not trusted.
+        ValueError, ArithmeticError: The manifest says what nobody can compute with.
+    """
     path = stored.manifest_path(name, version)
     manifest = _decoded(store.get(path), Manifest, path)
     if (manifest.model, manifest.version) != (name, version):

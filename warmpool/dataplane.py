@@ -23,6 +23,7 @@ from warmpool.symbolic import shape_of
 from warmpool.tensors import Tensor
 from warmpool.traffic import Traffic
 from warmpool.validation import chosen_outputs, validated
+from warmpool.version_routing import Routing, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,13 @@ Answered = Callable[[ServedMethod, Mapping[str, Tensor], Answer | None, Exceptio
 
 
 class DataPlane:
-    """Models by name, and inference on them."""
+    """Models by name, and inference on them.
+
+    Attributes:
+        catalog: What is served.
+        routing: By model, which version gets a request.
+        warm: By model, the versions that are fully warm.
+    """
 
     def __init__(self, batcher: Batcher) -> None:
         self.batcher = batcher
@@ -87,34 +94,80 @@ class DataPlane:
         self.answered: Answered | None = None  # is told of each request that did not name its version
         self.catalog = self._unread = Catalog()
         self.read = asyncio.Event()
+        self.routing: dict[str, Routing] = {}
+        self.warm: dict[str, frozenset[str]] = {}
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
-        """The served model. Raises NotFound, and NotWarm while that cannot be known or it cannot be served."""
-        served = self.catalog.models.get(name)
-        if served is None:
-            if self.catalog is self._unread:
-                raise NotWarm("the instance is starting")
-            if name in self.catalog.problems:
-                raise NotWarm(
-                    f"model {name!r} is in the store but cannot be served; see /v1/status", retry_after_s=10.0
-                )
-            raise NotFound(
-                f"model {name[:64]!r} is not served; served: {', '.join(sorted(self.catalog.models)) or 'none'}"
-            )
-        if version is not None and version != served.manifest.version:
-            raise NotFound(f"version {version[:64]!r} of {name!r} is not served; served: {served.manifest.version}")
-        return served
+        """A version that is served, without one the stable one.
 
-    def method(self, name: str, version: str | None = None) -> ServedMethod:
+        Raises:
+            NotFound: There is none.
+            NotWarm: That cannot be known yet, or it cannot be served.
+        """
+        found = self._versions(name)
+        if version is None:
+            return next(iter(found.values()))
+        if version not in found:
+            raise NotFound(f"version {version[:64]!r} of {name!r} is not served; served: {', '.join(found)}")
+        return found[version]
+
+    def method(self, path: str, version: str | None = None) -> ServedMethod:
         """The method that NAME (its default one) or NAME:METHOD means. Raises NotFound or NotWarm."""
-        model_name, _, method_name = name.partition(":")
-        model = self.model(model_name, version)
-        method = model.method(method_name or None)
-        if method is None:
-            raise NotFound(
-                f"model {model_name!r} has no method {method_name[:64]!r}; it has: {', '.join(model.methods)}"
-            )
-        return method
+        return _method(self.model(path.partition(":")[0], version), path)
+
+    def candidates(self, path: str, version: str = "") -> list[ServedMethod]:
+        """The methods that a request may get: of one version, or of all that may be chosen. Raises as `method`."""
+        stable = self.method(path, version or None)
+        name = stable.model
+        others = () if version else self.warm.get(name, ())
+        methods = [self._versions(name)[other].method(_named(path)) for other in others if other != stable.version]
+        return [stable, *(method for method in methods if method)]
+
+    def choose(self, path: str, wish: Wish) -> ServedMethod:
+        """The method that a request gets, which is counted: what runs it has to be asked for at once.
+
+        Raises:
+            NotFound, NotWarm: As `method`.
+        """
+        name = path.partition(":")[0]
+        found = self._versions(name)
+        stable, warm = next(iter(found)), self.warm.get(name, frozenset())
+        if wish.version:
+            pinned = self.model(name, wish.version)
+            if wish.version not in warm and wish.version != stable:
+                raise NotWarm(f"version {wish.version[:64]!r} of {name!r} is not fully warm yet; see /v1/status")
+            return _method(pinned, path)
+        routing = self.routing.get(name)
+        if routing is None or len(found) == 1:
+            return _method(found[stable], path)
+        having = {version for version in warm if found[version].method(_named(path))}
+        return _method(found[routing.choose(wish, having)], path)
+
+    def withdraw(self, model: ServedModel) -> None:
+        """No request gets a version from now on; those that have it are still answered."""
+        name, version = model.manifest.model, model.manifest.version
+        self.catalog.others.pop(model.key, None)
+        if self.catalog.models.get(name) is model:
+            del self.catalog.models[name], self.routing[name]
+        self.warm[name] = self.warm.get(name, frozenset()) - {version}
+
+    def forget(self, model: ServedModel) -> None:
+        """Nothing of a version waits or runs, or ever will."""
+        for method in model.methods.values():
+            self.batcher.forget(method)
+            self.traffic.forget(method)
+
+    def _versions(self, name: str) -> dict[str, ServedModel]:
+        """The versions of a model, the stable one first. Raises as `model`."""
+        stable = self.catalog.models.get(name)
+        others = [model for model in self.catalog.others.values() if model.manifest.model == name]
+        if stable is not None or (others and name not in self.catalog.problems):
+            return {model.manifest.version: model for model in (*([stable] if stable else ()), *others)}
+        if self.catalog is self._unread:
+            raise NotWarm("the instance is starting")
+        if name in self.catalog.problems:
+            raise NotWarm(f"model {name!r} is in the store but cannot be served; see /v1/status", retry_after_s=10.0)
+        raise NotFound(f"model {name[:64]!r} is not served; served: {', '.join(sorted(self.catalog.models)) or 'none'}")
 
     async def known(self, wait_s_max: float) -> float:
         """Wait until it is known what is served, for so many seconds at most; the seconds that it took."""
@@ -216,6 +269,18 @@ class DataPlane:
         if method.batch is None or whole.rows <= step:
             return [whole]
         return whole.cut_into(step)
+
+
+def _named(path: str) -> str | None:
+    return path.partition(":")[2] or None
+
+
+def _method(model: ServedModel, path: str) -> ServedMethod:
+    method = model.method(_named(path))
+    if method is None:
+        name, has = model.manifest.model, ", ".join(model.methods)
+        raise NotFound(f"model {name!r} has no method {(_named(path) or '')[:64]!r}; it has: {has}")
+    return method
 
 
 def metadata(spec: TensorSpec) -> dict[str, Any]:

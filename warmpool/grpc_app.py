@@ -37,6 +37,7 @@ from warmpool.tensor_records import check_count
 from warmpool.tracing import trace_context
 from warmpool.urgency import Urgency
 from warmpool.validation import sizes_of
+from warmpool.version_routing import STICKY_HEADER, VERSION_HEADER, Wish
 
 if TYPE_CHECKING:
     from warmpool.instance import Instance
@@ -137,7 +138,7 @@ class Servicer:
         """Bytes that a message may have: what a request for the largest of all methods has, once those are known."""
         if not self.instance.dataplane.read.is_set():
             return self.instance.settings.body_bytes_max
-        models = self.instance.dataplane.catalog.models.values()
+        models = self.instance.dataplane.catalog.versions.values()
         methods = (method for model in models for method in model.methods.values())
         return request_bytes_max(methods, self.instance.settings.body_bytes_max)
 
@@ -152,7 +153,7 @@ class Servicer:
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         method = self.instance.dataplane.method(request.name, request.version or None)
-        model = self.instance.dataplane.model(method.model)
+        model = self.instance.dataplane.model(method.model, method.version)
         return protocol.ModelReadyResponse(ready=self.instance.readiness.model_ready(model))
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
@@ -194,14 +195,22 @@ class Servicer:
     async def _infer(self, request: Any, context: Any, headers: list[tuple[str, str]]) -> Answer:
         default_s = self.instance.settings.deadline_ms / 1000
         passed_s = await self.instance.dataplane.known(_timeout_s(context, Urgency.of_headers(headers), default_s))
-        method = self.instance.dataplane.method(request.model_name, request.model_version or None)
+        parameters = grpc_messages.known_parameters(request)
+        said = dict(headers)
+        wish = Wish.of(request.model_version, said.get(VERSION_HEADER, ""), said.get(STICKY_HEADER, ""))
+        method = self.instance.dataplane.choose(request.model_name, wish.with_parameters(parameters))
         check_count(len(request.outputs), "outputs")
         wanted = [output.name for output in request.outputs]
-        urgency = Urgency.of_headers(headers).with_parameters(grpc_messages.urgent_parameters(request))
+        urgency = Urgency.of_headers(headers).with_parameters(parameters)
         timeout_s = _timeout_s(context, urgency, default_s, passed_s)
         inputs = grpc_messages.tensors(request, lambda described: sizes_of(method, described))
         return await self.instance.dataplane.infer(
-            method, inputs, wanted=wanted, timeout_s=timeout_s, priority=urgency.priority
+            method,
+            inputs,
+            wanted=wanted,
+            timeout_s=timeout_s,
+            priority=urgency.priority,
+            pinned=bool(wish.version),
         )
 
 

@@ -16,6 +16,7 @@ from warmpool.errors import BadInput
 from warmpool.tensor_records import Accept, check_count
 from warmpool.tensors import Tensor
 from warmpool.urgency import PARAMETERS
+from warmpool.version_routing import STICKY_PARAMETER
 
 # Where a tensor's numbers are when they are not raw bytes, by the kind and size of its datatype.
 CONTENTS = {
@@ -66,9 +67,10 @@ def tensors(request: Any, accept: Accept) -> dict[str, Tensor]:
     }
 
 
-def urgent_parameters(request: Any) -> dict[str, object]:
-    """The parameters that say how urgent a request is; None for one without a value."""
-    given = {name: request.parameters[name] for name in PARAMETERS if name in request.parameters}
+def known_parameters(request: Any) -> dict[str, object]:
+    """The parameters that say how urgent a request is, and who keeps to a version; None for one without a value."""
+    names = (*PARAMETERS, STICKY_PARAMETER)
+    given = {name: request.parameters[name] for name in names if name in request.parameters}
     return {name: getattr(value, value.WhichOneof("parameter_choice") or "", None) for name, value in given.items()}
 
 

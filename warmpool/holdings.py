@@ -94,27 +94,10 @@ class Holdings:
             return "marked" if number in self.marked else "cold"
         return "loading" if number in self.residency.held else "evicted"
 
-    def minimum(self, model: str) -> list[tuple[Loadable, str | None]]:
-        """The model's minimum set in the plan: why for what cannot be had, None for what is being loaded, else ""."""
-        plan = self.load_plan
-        return [
-            (loadable, None if self.state(number) == "loading" else self.trouble(number))
-            for number, loadable in (plan.loadables.items() if plan else ())
-            if loadable.minimum and loadable.method.model == model
-        ]
-
-    def holds_minimum(self, model: str) -> bool:
-        """Whether all of the model's minimum set is warm, or gave its place to what is used more, and can be loaded."""
-        if self.load_plan is None or model in self.load_plan.missing:
-            return False
-        return all(reason == "" for _, reason in self.minimum(model))
-
-    def why_not(self, model: str) -> str:
-        """Why it cannot come to hold the model's minimum set, "" if nothing is known to be wrong."""
-        if self.load_plan is None:
-            return ""
-        cold = (f"{loadable.title}: {reason}" for loadable, reason in self.minimum(model) if reason)
-        return self.load_plan.missing.get(model) or next(cold, "")
+    def of_version(self, version: str) -> list[int]:
+        """The executables of a version (by key) that the plan has."""
+        own = self.load_plan.loadables if self.load_plan else {}
+        return [number for number, loadable in own.items() if loadable.message.version == version]
 
     def covering(self, method: ServedMethod, need: Sizes) -> Iterator[Loadable]:
         """The executables that cover the need and are warm, or may come to be."""
@@ -203,6 +186,20 @@ class Holdings:
         for loadable in gone:
             for known in (self.cold_reasons, self.marked, self.tried):
                 known.pop(loadable.candidate.id, None)
+
+    def part_with(self, version: str) -> None:
+        """Forget a version (by key) for good, with all that is known of it."""
+        if (plan := self.load_plan) is None:
+            return
+        methods = {self.loadable(number).method for number in self.of_version(version)}
+        self.retire(self.of_version(version))
+        plan.missing.pop(version, None)
+        plan.weights_bytes.pop(version, None)
+        if plan.weights.pop(version, None) and self.mapped.get(version) == "" and self.loads.brings(version) is None:
+            self.loads.ask(messages.Unmap(version=version))  # that they could not be mapped is kept like weights
+        self.residency.forget_weights(version)
+        for method in methods:
+            self.warm.pop(method, None)
 
     # What has come to be
 

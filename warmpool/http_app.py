@@ -31,7 +31,8 @@ from warmpool.errors import (
     shown,
 )
 from warmpool.http_health import health_routes
-from warmpool.http_request import Call, read_body
+from warmpool.http_repository import repository_routes
+from warmpool.http_request import Call, read_body, wish_of
 from warmpool.limits import request_bytes_max
 from warmpool.tracing import EXPORT_BYTES_MAX, received_spans, trace_context
 from warmpool.urgency import Urgency, whole_number
@@ -92,6 +93,7 @@ def http_app(instance: Instance) -> Starlette:
             ("GET", f"{model}/ready", api.model_ready),
             ("POST", f"{model}/infer", api.infer),
         ]
+    routes += repository_routes(instance)
     app = Starlette(
         routes=[Route(path, guarded(handler), methods=[method]) for method, path, handler in routes],
         exception_handlers={404: _no_such_route, 405: _no_such_method},
@@ -168,7 +170,7 @@ class HttpApi:
                 "inputs": [metadata(spec) for spec in method.spec.inputs],
                 "outputs": [metadata(spec) for spec in method.spec.outputs],
                 "parameters": {
-                    "methods": list(self.instance.dataplane.model(method.model).methods),
+                    "methods": list(self.instance.dataplane.model(method.model, method.version).methods),
                     "dimensions": {name: {"max": dim.max, "sizes": dim.sizes} for name, dim in method.dims.items()},
                     "optional": [spec.name for spec in method.spec.inputs if spec.may_be_left_out],
                 },
@@ -182,16 +184,26 @@ class HttpApi:
 
     async def infer(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
-            method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
-            body = await self._body(call, [method])
-            decoded = wire.decode_request(
-                body, request.headers.get(wire.HEADER_LENGTH), accept=lambda inputs: sizes_of(method, inputs)
-            )
+            dataplane, path, wish = self.instance.dataplane, request.path_params["model"], wish_of(request)
+            body = await self._body(call, dataplane.candidates(path, wish.version))
+            methods: list[ServedMethod] = []
+
+            def route(parameters: wire.Parameters) -> None:
+                methods.append(dataplane.choose(path, wish.with_parameters(parameters)))
+
+            length = request.headers.get(wire.HEADER_LENGTH)
+            decoded = wire.decode_request(body, length, route=route, accept=lambda inputs: sizes_of(methods[0], inputs))
+            (method,) = methods
             wanted = [output.name for output in decoded.outputs]
             timeout_s, priority = call.urgency(decoded.parameters)
             with call.caller:
                 answer = await self.instance.dataplane.infer(
-                    method, decoded.inputs, wanted=wanted, timeout_s=timeout_s, priority=priority
+                    method,
+                    decoded.inputs,
+                    wanted=wanted,
+                    timeout_s=timeout_s,
+                    priority=priority,
+                    pinned=bool(wish.version),
                 )
             body, header_length = wire.encode_response(
                 wire.InferResponse(
@@ -212,17 +224,18 @@ class HttpApi:
 
     async def predict(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
-            path = request.path_params["model"]
-            model_name, _, method_name = path.partition(":")
-            model = self.instance.dataplane.model(model_name)  # the body may name the method, so any of them counts
-            methods = [self.instance.dataplane.method(path)] if method_name else model.methods.values()
-            body = await self._body(call, methods)
+            dataplane, path, wish = self.instance.dataplane, request.path_params["model"], wish_of(request)
+            model = dataplane.model(path.partition(":")[0], wish.version or None)
+            paths = [path] if ":" in path else [f"{path}:{name}" for name in model.methods]  # the body may name any
+            body = await self._body(call, [method for each in paths for method in dataplane.candidates(each)])
             parsed = rows_form.parse(body)
-            method = self.instance.dataplane.method(rows_form.named(path, parsed))
+            method = dataplane.choose(rows_form.named(path, parsed), wish.with_parameters(parsed.parameters or {}))
             form, inputs = rows_form.decode(method, parsed)
             timeout_s, priority = call.urgency(parsed.parameters or {})
             with call.caller:
-                answer = await self.instance.dataplane.infer(method, inputs, timeout_s=timeout_s, priority=priority)
+                answer = await self.instance.dataplane.infer(
+                    method, inputs, timeout_s=timeout_s, priority=priority, pinned=bool(wish.version)
+                )
             served = {**answer.served(), "trace_id": call.trace_id}
             content = {**rows_form.encode(form, answer), "model_version": method.version, "served": served}
             return answer, json_response(content)
@@ -236,7 +249,7 @@ class HttpApi:
     def _model(self, request: Request) -> ServedModel:
         """The model that a path names, with a version and a method that exist if it names those too."""
         method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
-        return self.instance.dataplane.model(method.model)
+        return self.instance.dataplane.model(method.model, method.version)
 
     async def _traced(
         self, request: Request, model: str, work: Callable[[Call], Awaitable[tuple[Answer, Response]]]

@@ -13,6 +13,7 @@ from warmpool.caller import Caller
 from warmpool.dataplane import DataPlane
 from warmpool.errors import BadInput, DeadlineExceeded, TooLarge
 from warmpool.urgency import Urgency
+from warmpool.version_routing import STICKY_HEADER, VERSION_HEADER, Wish
 
 BODY_S_MAX = 60.0  # bytes that are announced are held from the first: a caller has no more time to send them
 
@@ -51,6 +52,13 @@ class Call:
         urgency = self._urgency.with_parameters(parameters)
         end_s = self._started_s + (urgency.timeout_s or self._default_s)
         return max(0.0, end_s - asyncio.get_running_loop().time()), urgency.priority
+
+
+def wish_of(request: Request) -> Wish:
+    """What a caller says of versions in path and headers. Raises BadInput."""
+    headers = request.headers
+    version = request.path_params.get("version", "")
+    return Wish.of(version, headers.get(VERSION_HEADER, ""), headers.get(STICKY_HEADER, ""))
 
 
 async def read_body(request: Request, bytes_max: int, wait_s_max: float, held: Held) -> bytes:

@@ -29,12 +29,15 @@ from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.plan_following import PlanFollowing
 from warmpool.readiness import Readiness
+from warmpool.repository import Repository
 from warmpool.request_trace import request_spans
 from warmpool.served_models import ServedModels
 from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
 from warmpool.tracing import Traces
 from warmpool.upkeep import Upkeep
+from warmpool.version_following import VersionFollowing
+from warmpool.version_progress import minimum
 from warmpool.watchdog import Limits
 
 if TYPE_CHECKING:
@@ -73,8 +76,11 @@ class Instance:
         self.readiness = Readiness(self.dataplane, self.lanes)
         self.churn = ChurnWatch(self.dataplane, self.lanes)
         self.models = ServedModels(store, self.dataplane, self.lanes, early)
-        self.upkeep = Upkeep(store, self.lanes, self.models)
-        self.plan_following = PlanFollowing(self.lanes, self.models, self.upkeep.calls, self.upkeep.notice)
+        self.upkeep = Upkeep(store, self.lanes)
+        calls = self.upkeep.calls
+        self.plan_following = PlanFollowing(self.lanes, self.models, calls, self.upkeep.notice)
+        self.versions = VersionFollowing(store, self.dataplane, self.lanes, self.models, self.plan_following, calls)
+        self.repository = Repository(self.versions, self.dataplane, self.lanes)
         parts = (self.dataplane, self.lanes, self.models, self.upkeep, self.plan_following)
         self.compiling = LateService(settings, store, *parts)
         self._preload = preload
@@ -115,6 +121,7 @@ class Instance:
             group.create_task(self.churn.run())
             group.create_task(self.upkeep.run(self.models.fingerprints))
             group.create_task(self.plan_following.run())
+            group.create_task(self.versions.run())
             group.create_task(self.compiling.run())
             group.create_task(self.dataplane.traffic.keep(self.store, self.upkeep.calls))
 
@@ -151,7 +158,7 @@ class Instance:
     async def status(self) -> dict[str, Any]:
         """The document of /v1/status."""
         answers = await asyncio.gather(*(lane.ask(STATUS_WAIT_S_MAX) for lane in self.lanes))
-        return self.readiness.status(answers) | {
+        return self.readiness.status(answers, self.repository.describe()) | {
             "zygote": self._zygote.describe(),
             "store": {"trouble": self.upkeep.store_trouble, "quarantined": self.upkeep.quarantined},
             "churn": self.churn.describe(),
@@ -196,7 +203,7 @@ class Instance:
             return
         lane.load(plan)
         self.underway.set()
-        if lane.held.cold_reasons or plan.missing:
+        if lane.held.cold_reasons:
             self.upkeep.notice()
         if start := self._starts.get(lane.name):
             stage = "fetch" if self.models.far else "plan"
@@ -262,6 +269,7 @@ class Instance:
         """See what follows from where a lane is now."""
         self._check_ready(lane)
         self._check_filled(lane)
+        self.versions.moved()
         self.batcher.changed()
 
     def _check_weights(self, lane: LaneProxy) -> None:
@@ -277,7 +285,7 @@ class Instance:
         checked = self.listening and self.readiness.weights_verified
         if start is None or start.end_ns is not None or lane.held.load_plan is None or not checked:
             return
-        if any(reason is None for name in models for _, reason in lane.held.minimum(name)):
+        if any(reason is None for model in models.values() for _, reason in minimum(lane.held, model.key)):
             return
         start.end_ns = time.time_ns()
         self.traces.record_cold_start(start.trace(start.end_ns))

@@ -96,6 +96,8 @@ class Lane:
                     self._send(self._run(self.warm[run.executable]))
                 case messages.Ask():
                     self._send(self._answer())
+                case messages.Grow() as grown:
+                    self.arena.view(grown.arena_bytes)
                 case messages.Stop():
                     return
                 case messages.Weights() as weights:

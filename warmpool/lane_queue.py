@@ -59,6 +59,12 @@ class LaneQueue:
                 lost += self.waiting.set_warm(method, candidates)
         return lost
 
+    def forget(self, method: ServedMethod) -> None:
+        """A method of which nothing waits or runs, or ever will."""
+        self._warm.pop(method, None)
+        self.waiting.grids.forget(method)
+        self.lane.costs.forget(method)
+
     def covers(self, part: Part) -> bool:
         """Whether the lane has something warm for it."""
         return self.waiting.grids.covers(part.method, part.need, part.rows)

@@ -117,13 +117,13 @@ class LaneProxy:
         """Begin to load what the plan says, in its order; nothing where the lane is to stop."""
         if self.state != "stopped":
             self.held.begin(plan)
-            self._load_on()
+            self._load_on(plan.arena_bytes)
 
     def extend(self, plan: LoadPlan) -> None:
         """Load what a further plan has, whose numbers go on where those of the lane's own end."""
         if self.state != "stopped":
             self.held.extend(plan)
-            self._load_on()
+            self._load_on(plan.arena_bytes)
             self.memory.ask_for_minimum(plan.loadables)
             self._make_room()
 
@@ -150,6 +150,12 @@ class LaneProxy:
     def retire(self, numbers: Iterable[int]) -> None:
         """Forget executables for good, those that it knows: no batch gets them, and they go when none runs on them."""
         self.held.retire(number for number in numbers if self.held.knows(number))
+        self._load_more()
+        self._watcher.cooled(self)
+
+    def part_with(self, version: str) -> None:
+        """Forget a version (by key) for good; nothing of it runs, or ever will."""
+        self.held.part_with(version)
         self._load_more()
         self._watcher.cooled(self)
 
@@ -269,7 +275,9 @@ class LaneProxy:
             self._look_at(again_s)
         return cooled
 
-    def _load_on(self) -> None:
+    def _load_on(self, arena_bytes: int = 0) -> None:
+        if self.arena.grow(arena_bytes):
+            self.life.process.send(messages.Grow(arena_bytes=self.arena.size_bytes))
         self.life.state = "loading"
         self._load_more()
 

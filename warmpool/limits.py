@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
 
 from warmpool.catalog import ServedMethod
 
@@ -16,7 +15,6 @@ NUMBER_BYTES_MAX = 64  # a double in full is 24 characters; the rest is for brac
 REST_BYTES_MAX = 1 << 16  # names, datatypes, shapes, parameters, the outputs asked for
 
 
-@lru_cache(maxsize=4096)
 def elements_max(method: ServedMethod) -> int:
     """Elements of all inputs together, every named dimension at its declared maximum."""
     return sum(

@@ -60,8 +60,8 @@ class Loadable:
 class LoadPlan:
     """What a lane of one fingerprint is to hold.
 
-    `work` is in load order; `missing` says why a model is not part of it, `absent` why an executable cannot be loaded.
-    Executables are numbered; the next one would get the number `end`, and none is ever given twice.
+    `work` is in load order; `missing` says why a version (by key) is not part of it, `absent` why an executable cannot
+    be loaded. Executables are numbered; the next one would get the number `end`, and none is ever given twice.
     """
 
     end: int = 0
@@ -71,6 +71,12 @@ class LoadPlan:
     loadables: dict[int, Loadable] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     absent: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Shared memory that the inputs and outputs of any executable take."""
+        regions = (region for one in self.loadables.values() for region in (*one.inputs, *one.outputs))
+        return max((region.end for region in regions), default=0)
 
     def add_weights(self, model: ServedModel, verified: str) -> None:
         """Plan a version's weights; `verified` names the file that was verified, if it was."""
@@ -145,10 +151,10 @@ def plan_loads(
             target = read_target(store, model, fingerprint.digest)
         except CacheError as error:
             log.warning("target cannot be read", extra={"model": key, "reason": str(error)})
-            plan.missing[model.manifest.model] = told(error)
+            plan.missing[key] = told(error)
             continue
         if target is None:
-            plan.missing[model.manifest.model] = NOT_PUBLISHED
+            plan.missing[key] = NOT_PUBLISHED
             continue
         targets[key] = target
         plan.add_weights(model, verified.get(key, ""))

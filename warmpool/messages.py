@@ -1,6 +1,6 @@
 """What the front and a lane say to each other, one JSON datagram a message; tensors travel through the arena.
 
-    front -> lane   Begin once, then Weights, Load, Unload, Unmap, Run, Ask, Stop
+    front -> lane   Begin once, then Weights, Load, Unload, Unmap, Grow, Run, Ask, Stop
     lane -> front   Hello once, then Mapped for Weights, perhaps Loading and then Warm or Cold for every Load, Unloaded
     and Unmapped for what is to go, Done or Failed for every Run, Answer for every Ask; Lost instead of any, and last
 
@@ -77,6 +77,12 @@ class Unmap(Message, frozen=True):
     """Let go of a version's weights: nothing of it is loaded any more, or all of it is being unloaded."""
 
     version: str
+
+
+class Grow(Message, frozen=True):
+    """The arena has become larger."""
+
+    arena_bytes: int
 
 
 class Run(Message, frozen=True):
@@ -194,7 +200,7 @@ class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exit: int
 
 
-FromFront = Weights | Load | Unload | Unmap | Run | Ask | Stop
+FromFront = Weights | Load | Unload | Unmap | Grow | Run | Ask | Stop
 FromLane = Hello | Mapped | Loading | Warm | Cold | Unloaded | Unmapped | Done | Failed | Lost | Answer
 
 Work = Weights | Load | Unload | Unmap

@@ -1,4 +1,4 @@
-"""Lanes follow the bucket plans of what is served.
+"""Lanes follow what they are to hold: versions that come, and the bucket plans of those that they have.
 
 What is new is loaded beside what they have, and only then goes what is planned no more. A plan changes in the store,
 where `warmpool buckets fit` puts a target whose executables are there already, proved.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class Models(Protocol):
     """The models of an instance."""
 
     def change(
-        self, lane: LaneProxy, having: Mapping[int, Loadable], further: LoadPlan
+        self, lane: LaneProxy, having: Mapping[int, Loadable], further: LoadPlan, only: Collection[str] | None = None
     ) -> dict[ServedMethod, tuple[int, ...]]:
         """Add to a further plan what a lane is to have besides; by method the numbers of what is planned no more.
 
@@ -61,18 +61,25 @@ class PlanFollowing:
             for lane in self._lanes:
                 await self.look(lane)
 
-    async def look(self, lane: LaneProxy) -> None:
-        """Let a lane take up what is new, and give up what is planned no more once all else of its method is ready."""
+    async def look(self, lane: LaneProxy, only: Collection[str] | None = None) -> None:
+        """Let a lane take up what is new, and give up what is planned no more once all else of its method is ready.
+
+        Args:
+            lane: The lane.
+            only: The versions (by key) that are looked at; None for all.
+        """
         plan = lane.held.load_plan
         if plan is None:
             return
-        having, further = dict(plan.loadables), LoadPlan(end=plan.end, missing=dict(plan.missing))
+        having = dict(plan.loadables)
+        further = LoadPlan(end=plan.end, weights=dict(plan.weights), missing=dict(plan.missing))
         asked = f"plans of {lane.name}"
-        gone = await self._calls.ask(asked, partial(self._models.change, lane, having, further))
+        gone = await self._calls.ask(asked, partial(self._models.change, lane, having, further, only))
         if gone is None or lane.held.load_plan is not plan or plan.loadables.keys() != having.keys():
             return  # another process, or other executables have come meanwhile: the next look sees to it
-        if further.loadables:
-            _tell("bucket plan has changed", lane, further.loadables.values())
+        plan.missing = further.missing
+        if further.work or further.loadables:
+            _tell("lane is to hold more", lane, further.loadables.values())
             lane.extend(further)
             if further.absent:
                 self._notice()

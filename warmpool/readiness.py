@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warmpool import __version__, messages
 from warmpool.catalog import ServedModel
 from warmpool.dataplane import DataPlane
 from warmpool.lanes import LaneProxy
+from warmpool.load_plan import LoadPlan
+from warmpool.version_progress import holds_minimum, why_not
 
 
 class Readiness:
@@ -47,16 +50,23 @@ class Readiness:
         for name, model in catalog.models.items():
             if not self.model_ready(model):
                 primary = self._lanes[0] if self._lanes else None
-                known = primary and (primary.life.why_down() or primary.held.why_not(model.manifest.model))
+                known = primary and (primary.life.why_down() or why_not(primary.held, model.key))
                 reasons[name] = known or "its minimum set is not warm"
         return reasons
 
     def model_ready(self, model: ServedModel) -> bool:
         """Whether the primary lane holds the model's minimum set, warm."""
-        return bool(self._lanes) and self._lanes[0].held.holds_minimum(model.manifest.model)
+        return bool(self._lanes) and holds_minimum(self._lanes[0].held, model.key)
 
-    def status(self, answers: Sequence[messages.Answer | None]) -> dict[str, Any]:
-        """What the document of /v1/status says of the front, models and lanes; `answers` are those of the lanes."""
+    def status(
+        self, answers: Sequence[messages.Answer | None], versions: Mapping[str, dict[str, Any]]
+    ) -> dict[str, Any]:
+        """What the document of /v1/status says of the front, models and lanes.
+
+        Args:
+            answers: Those of the lanes.
+            versions: What there is to say of each model's versions.
+        """
         catalog = self._dataplane.catalog
         reasons = self.reasons()
         return {
@@ -66,32 +76,35 @@ class Readiness:
             "reasons": reasons,
             "problems": catalog.problems,
             "front": {"pid": os.getpid(), "jax_imported": sys.modules.get("jax") is not None},
-            "models": {
-                name: {
-                    "version": model.manifest.version,
-                    "ready": self.model_ready(model),
-                    "methods": list(model.methods),
-                }
-                for name, model in catalog.models.items()
-            },
+            "models": {name: self._model_status(catalog.models.get(name)) | said for name, said in versions.items()},
             "lanes": [_lane_status(lane, answer) for lane, answer in zip(self._lanes, answers, strict=True)],
+        }
+
+    def _model_status(self, model: ServedModel | None) -> dict[str, Any]:
+        """Of the version that gets requests; there is none while the first one of a model is loaded."""
+        if model is None:
+            return {"version": "", "ready": False, "methods": []}
+        return {
+            "version": model.manifest.version,
+            "ready": self.model_ready(model),
+            "methods": list(model.methods),
         }
 
 
 def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, Any]:
     held = lane.held
     plan = held.load_plan
-    numbers = [*plan.loadables] if plan else []
+    titles = _titles(plan) if plan else {}
     return {
         "name": lane.name,
         "pid": lane.pid,
         "state": lane.state,
         "mode": lane.mode,
         "warm": held.warm_count,
-        "planned": len(numbers),
+        "planned": len(titles),
         "missing": plan.missing if plan else {},
-        "cold": {held.loadable(number).title: reason for number in numbers if (reason := held.trouble(number))},
-        "executables": {held.loadable(number).title: held.state(number) for number in numbers},
+        "cold": {title: reason for number, title in titles.items() if (reason := held.trouble(number))},
+        "executables": {title: held.state(number) for number, title in titles.items()},
         "memory": lane.memory.describe(),
         "busy": lane.batch is not None,
         "batches": lane.batches_run,
@@ -99,4 +112,14 @@ def _lane_status(lane: LaneProxy, answer: messages.Answer | None) -> dict[str, A
         **lane.life.describe(),
         "compiles": answer.compiles if answer else None,
         "resident_bytes": answer.resident_bytes if answer else None,
+    }
+
+
+def _titles(plan: LoadPlan) -> dict[int, str]:
+    """What the executables are called, by number: with their version where a lane has several of a model."""
+    versions = {(loadable.method.model, loadable.message.version) for loadable in plan.loadables.values()}
+    models = Counter(model for model, _ in versions)
+    return {
+        number: f"{one.title} @{one.method.version}" if models[one.method.model] > 1 else one.title
+        for number, one in plan.loadables.items()
     }

@@ -172,6 +172,10 @@ class Residency:
             del self._footprints[number], self._accounts[number]
         self._pin()
 
+    def forget_weights(self, version: str) -> None:
+        """Nothing of a version is planned any more."""
+        self._weights.pop(version, None)
+
     # What it is worth
 
     def used(self, number: int, saved_us: float | None, now_s: float) -> float:

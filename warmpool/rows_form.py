@@ -18,6 +18,7 @@ from warmpool.errors import BadInput
 from warmpool.tensors import Tensor, named_non_finite, nesting
 from warmpool.urgency import PARAMETERS
 from warmpool.validation import sizes_of
+from warmpool.version_routing import STICKY_PARAMETER
 
 Form = Literal["instances", "inputs"]
 
@@ -42,8 +43,9 @@ def parse(body: bytes) -> Body:
         raise BadInput(f"body: {error}; allowed: JSON with instances or inputs") from None
     if (parsed.instances is msgspec.UNSET) == (parsed.inputs is msgspec.UNSET):
         raise BadInput("body: give either instances (a list of rows) or inputs (values by input name)")
-    if unknown := [name for name in parsed.parameters or () if name not in PARAMETERS]:
-        raise BadInput.about("parameters", unknown[0], f"{', '.join(PARAMETERS)}; what a method takes are its inputs")
+    allowed = (*PARAMETERS, STICKY_PARAMETER)
+    if unknown := [name for name in parsed.parameters or () if name not in allowed]:
+        raise BadInput.about("parameters", unknown[0], f"{', '.join(allowed)}; what a method takes are its inputs")
     return parsed
 
 

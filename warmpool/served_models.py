@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
-from cache.errors import CacheError, Damaged, StoreUnavailable, told
+from cache.errors import CacheError, Damaged, NotStored, StoreUnavailable, told
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
@@ -20,15 +20,16 @@ from warmpool.catalog import (
     ServedMethod,
     ServedModel,
     read_catalog,
-    read_model,
     read_target,
+    read_version,
+    reason_of,
     verify_weights,
 )
 from warmpool.dataplane import DataPlane
 from warmpool.early_digests import EarlyDigests
 from warmpool.lanes import LaneProxy
-from warmpool.load_plan import Loadable, LoadPlan, add_executables, plan_loads
-from warmpool.manifest import Target, serving_path, weights_path
+from warmpool.load_plan import NOT_PUBLISHED, Loadable, LoadPlan, add_executables, plan_loads
+from warmpool.manifest import Target, manifest_path, program_path, weights_path
 from warmpool.plan_changes import change_of
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,29 @@ class ServedModels:
             else:
                 yield model
 
+    def take_up(self, name: str, version: str) -> ServedModel | str:
+        """A version that lanes may load, all of it there and its weights verified, or why not. In a thread.
+
+        Why not is the same each time, as long as the store is. Raises StoreUnavailable: that says nothing of it.
+        """
+        self._store.discard(manifest_path(name, version))
+        try:
+            model = read_version(self._store, name, version)
+            there = set(self._store.names("programs"))
+            needed = {program for method in model.manifest.methods.values() for program in method.programs.values()}
+            if absent := sorted(needed - there):
+                raise NotStored(program_path(absent[0]))  # noqa: TRY301  as for all else that is not there
+            self.identities[model.key] = self.verified(model)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001  it is that version's problem
+            return reason_of(error, f"{name}/{version}")
+        return model
+
+    def part_with(self, model: ServedModel) -> None:
+        """Lanes hold a version no more."""
+        self.identities.pop(model.key, None)
+
     def verified(self, model: ServedModel) -> str:
         """The identity of a model's weights, verified; a copy that is damaged is fetched again first. In a thread."""
         try:
@@ -106,14 +130,24 @@ class ServedModels:
         return [key for key, verified in self.identities.items() if mapped.get(key) not in {None, "", verified}]
 
     def plan(self, lane: LaneProxy, tell: Callable[[LoadPlan | Exception], None]) -> None:
-        """Plan all models for a lane, in a thread of its own, and tell the event loop the plan or why there is none."""
+        """Plan what gets requests for a lane, and tell the event loop the plan or why there is none.
+
+        In a thread of its own. Further versions come later: a lane that starts is to answer soon.
+        """
         models = list(self._dataplane.catalog.models.values())
         loop = asyncio.get_running_loop()
 
         def make() -> None:
             plan: LoadPlan | Exception
             try:
-                plan = self._plan(lane, models)
+                plan = plan_loads(
+                    self._store,
+                    models,
+                    self.fingerprints[lane.name],
+                    verified=self.identities,
+                    ladder_only=lane is not self._lanes[0],
+                    far=self.far,
+                )
             except Exception as error:  # noqa: BLE001  told where the lane is
                 plan = error
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the instance with it
@@ -121,16 +155,8 @@ class ServedModels:
 
         threading.Thread(target=make, name="plan", daemon=True).start()
 
-    def plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
-        """A plan for the models that the lane's own has not, None if it has all. In a thread."""
-        plan = lane.held.load_plan
-        if plan is None or not plan.missing:
-            return None
-        models = [model for name, model in self._dataplane.catalog.models.items() if name in plan.missing]
-        return self._plan(lane, models, first=plan.end)
-
     def change(
-        self, lane: LaneProxy, having: Mapping[int, Loadable], further: LoadPlan
+        self, lane: LaneProxy, having: Mapping[int, Loadable], further: LoadPlan, only: Collection[str] | None = None
     ) -> dict[ServedMethod, tuple[int, ...]]:
         """Add to a further plan what a lane is to have besides; by method the numbers of what is planned no more.
 
@@ -139,69 +165,42 @@ class ServedModels:
         Args:
             lane: The lane.
             having: What it has, or is to have.
-            further: A plan without executables, whose numbers go on where those of the lane's own end.
+            further: A plan without executables, whose numbers go on where those of the lane's own end, with the
+                versions that the lane has, and why it has others not.
+            only: The versions (by key) that are looked at; None for all.
 
         Raises:
             StoreUnavailable: The store cannot be read. A target that is damaged, or gone, changes nothing.
         """
         gone: dict[ServedMethod, tuple[int, ...]] = {}
-        for name, model in list(self._dataplane.catalog.models.items()):
-            target = None if name in further.missing else self._target(lane, model)
+        for key, model in self._dataplane.catalog.versions.items():
+            if only is not None and key not in only:
+                continue
+            known = key in further.weights
+            target = self._target(lane, model, further)
             if target is None:
                 continue
             change = change_of(model, target, having, ladder_only=lane is not self._lanes[0])
             gone |= change.gone
-            if change.new:
-                further.add_weights(model, self.identities.get(model.key, ""))
+            if change.new or not known:
+                further.add_weights(model, self.identities.get(key, ""))
                 add_executables(further, self._store, [(model, spec) for spec in change.new], far=self.far)
         return gone
 
-    def _target(self, lane: LaneProxy, model: ServedModel) -> Target | None:
-        """What there is of a version for a lane's kind of machine, None if that cannot be used."""
+    def _target(self, lane: LaneProxy, model: ServedModel, further: LoadPlan) -> Target | None:
+        """What there is of a version for a lane's kind of machine, None if that cannot be used.
+
+        Why it cannot counts for a version that the lane has not; what is warm is kept, whatever becomes of the store.
+        """
         try:
-            return read_target(self._store, model, self.fingerprints[lane.name].digest)
+            target = read_target(self._store, model, self.fingerprints[lane.name].digest)
+            problem = "" if target else NOT_PUBLISHED
         except StoreUnavailable:
             raise
         except CacheError as error:
             log.warning("target cannot be read", extra={"model": model.key, "reason": str(error)})
-            return None
-
-    def unread(self) -> list[str]:
-        """Models that cannot be served, and might be if they were read again."""
-        return list(self._dataplane.catalog.problems)
-
-    def read_again(self, name: str) -> tuple[ServedModel, str] | None:
-        """A model with the identity of its weights, verified; None if it has no version. In a thread.
-
-        Raises:
-            CacheError: It still cannot be served.
-        """
-        self._store.discard(serving_path(name))
-        model = read_model(self._store, name)
-        if model is None:
-            return None
-        if Catalog({name: model}).arena_bytes > self._lanes[0].arena.size_bytes:
-            raise StoreUnavailable(f"{name} needs more shared memory than there was at the start: start anew")
-        return model, self.verified(model)
-
-    def admit(self, name: str, model: ServedModel, identity: str) -> None:
-        """Serve a model that could not be read at the start; the lanes are told with the next look."""
-        log.info("model can be served after all", extra={"model": model.key})
-        catalog = self._dataplane.catalog
-        catalog.models[name] = model
-        del catalog.problems[name]
-        self.identities[model.key] = identity
-        for lane in self._lanes:
-            if lane.held.load_plan is not None:
-                lane.held.load_plan.missing[name] = "it could not be read at the start"
-
-    def _plan(self, lane: LaneProxy, models: Iterable[ServedModel], first: int = 0) -> LoadPlan:
-        return plan_loads(
-            self._store,
-            models,
-            self.fingerprints[lane.name],
-            verified=self.identities,
-            ladder_only=lane is not self._lanes[0],
-            first=first,
-            far=self.far,
-        )
+            target, problem = None, told(error)
+        further.missing.pop(model.key, None)
+        if problem and model.key not in further.weights:
+            further.missing[model.key] = problem
+        return target

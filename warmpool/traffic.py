@@ -48,6 +48,10 @@ class Traffic:
             shape = tuple([rows if name == method.batch else part.need[name] for name in shapes.dims])
             shapes.batches.add(shape, now_s, part.rows / rows)
 
+    def forget(self, method: ServedMethod) -> None:
+        """A version is gone; what was counted of it stays."""
+        self._of.pop(method, None)
+
     def records(self) -> dict[str, TrafficRecord]:
         """What there is to write, by path."""
         now_s = time.time()

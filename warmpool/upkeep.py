@@ -1,10 +1,9 @@
 """What a running instance does for its store, and because of it; never in a request's way.
 
-Models of which the store had nothing for a lane, or that could not be read, are asked for again. What a lane could not
-make warm is looked at again, by the front itself. An executable that is damaged, not trusted, or made two lanes crash
-is set aside with its reason, and asked for again (`cache.wanted`); as soon as the store has a sound one under the same
-key that a lane has not tried, the lane loads it. One that lanes were killed at, which is no proof against it, stays
-where it is and is tried again, less and less often; so is a store asked again that is away.
+What a lane could not make warm is looked at again, by the front itself. An executable that is damaged, not trusted, or
+made two lanes crash is set aside with its reason, and asked for again (`cache.wanted`); as soon as the store has a
+sound one under the same key that a lane has not tried, the lane loads it. One that lanes were killed at, which is no
+proof against it, stays where it is and is tried again, less and less often; so is a store asked again that is away.
 
 The store also says which keys nobody trusts any more. Lanes hold executables that such a key signed, and their own copy
 of the trust, so they are replaced, one after the other. And it is told which kinds of machine use it, every day.
@@ -21,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cache.errors import NotStored, StoreUnavailable
 from cache.fingerprint import Fingerprint
@@ -31,9 +30,7 @@ from cache.store import is_path
 from cache.verification import check, set_aside
 from cache.wanted import want
 from warmpool.backoff import backoff_s
-from warmpool.catalog import ServedModel
 from warmpool.lanes import LaneProxy
-from warmpool.load_plan import LoadPlan
 from warmpool.load_queue import DIED
 from warmpool.manifest import executable_path
 from warmpool.store_calls import StoreCalls
@@ -73,22 +70,6 @@ class _Rest(NamedTuple):
     until_s: float
 
 
-class Models(Protocol):
-    """The models of an instance."""
-
-    def unread(self) -> list[str]:
-        """Names of those that cannot be served, and might be if they were read again."""
-
-    def read_again(self, name: str) -> tuple[ServedModel, str] | None:
-        """One of them, and the identity of its weights, verified. In a thread. Raises CacheError."""
-
-    def admit(self, name: str, model: ServedModel, identity: str) -> None:
-        """Serve it."""
-
-    def plan_missing(self, lane: LaneProxy) -> LoadPlan | None:
-        """A plan for the models that a lane's own has not, None if it has all. In a thread."""
-
-
 class Upkeep:
     """The upkeep of one instance.
 
@@ -98,11 +79,10 @@ class Upkeep:
         noticed: Told, too, when something is cold that was to be warm.
     """
 
-    def __init__(self, store: SignedStore, lanes: Sequence[LaneProxy], models: Models) -> None:
+    def __init__(self, store: SignedStore, lanes: Sequence[LaneProxy]) -> None:
         self.quarantined = 0
         self._store = store
         self._lanes = lanes
-        self._models = models
         self._news = asyncio.Event()
         self.calls = StoreCalls()
         self.noticed: Callable[[], None] = lambda: None
@@ -128,16 +108,12 @@ class Upkeep:
     async def _mend_for_ever(self) -> None:
         looks = 0
         while True:
-            if not self._lacking():
+            if not self._cold():
                 await self._news.wait()
             if self._news.is_set():
                 self._news.clear()
                 looks = 0
             looks += 1
-            for name in self._models.unread():
-                await self._read_again(name)
-            for lane in self._lanes:
-                await self._extend(lane)
             cold = self._cold()
             for key, reason in cold.items():
                 await self._mend(key, reason)
@@ -146,24 +122,6 @@ class Upkeep:
             ]:
                 del self.calls.troubles[settled]
             await _either(self._news, backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
-
-    def _lacking(self) -> bool:
-        planned = [lane for lane in self._lanes if lane.held.load_plan is not None]
-        lanes = any(lane.held.cold_reasons or (lane.held.load_plan and lane.held.load_plan.missing) for lane in planned)
-        return lanes or bool(self._models.unread())
-
-    async def _read_again(self, name: str) -> None:
-        """Serve a model that could not be read, if it can be now."""
-        found = await self.calls.ask(f"model {name}", lambda: self._models.read_again(name))
-        if found and name in self._models.unread():
-            self._models.admit(name, *found)
-
-    async def _extend(self, lane: LaneProxy) -> None:
-        """Give the lane the models that the store had nothing of for it, as far as that has changed."""
-        before = lane.held.load_plan
-        plan = await self.calls.ask(f"models of {lane.name}", lambda: self._models.plan_missing(lane))
-        if plan and plan.loadables and lane.held.load_plan is before:
-            lane.extend(plan)
 
     def _cold(self) -> dict[str, str]:
         """Why executables are cold, by key."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from warmpool.errors import BadInput, NotFound
@@ -49,6 +49,10 @@ class Wish:
         if key is None or self.sticky_key:
             return self
         return Wish(self.version, _bounded(field, key, KEY_CHARACTERS_MAX))
+
+    def with_parameters(self, parameters: Mapping[str, object]) -> Wish:
+        """This and the key among a request's parameters. Raises BadInput."""
+        return self.with_key(f"parameters.{STICKY_PARAMETER}", parameters.get(STICKY_PARAMETER))
 
 
 NOTHING_WISHED = Wish()

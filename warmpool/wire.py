@@ -132,6 +132,7 @@ def decode_request(
     body: Buffer,
     header_length: str | int | None = None,
     *,
+    route: Callable[[Parameters], object] | None = None,
     accept: tensor_records.Accept | None = None,
 ) -> InferRequest:
     """Return the request that a body holds; its tensors are views of the body.
@@ -139,6 +140,7 @@ def decode_request(
     Args:
         body: The whole body.
         header_length: The value of `Inference-Header-Content-Length`, None where the request has no such header.
+        route: Is shown the parameters before anything else is looked at. What it raises is the refusal.
         accept: Is shown the inputs before a number in JSON is converted: datatypes and shapes count, those in JSON
             have no data yet. What it raises is the refusal. Bytes need no conversion, and nobody is asked.
 
@@ -146,6 +148,8 @@ def decode_request(
         BadInput: Anything in it breaks the protocol; the message names the field.
     """
     record, tail = _parsed(_request_decoder, body, header_length)
+    if route is not None:
+        route(record.parameters)
     check_count(len(record.outputs), "outputs")
     outputs = tuple(_output(output, f"outputs[{index}]") for index, output in enumerate(record.outputs))
     refuse_duplicates([output.name for output in outputs], "outputs")

@@ -69,7 +69,7 @@ def test_what_one_end_writes_the_other_reads(tensors):
 def test_an_arena_has_at_least_a_page_and_begins_as_zeros():
     arena = Arena.create(0)
     assert arena.size_bytes == mmap.PAGESIZE
-    assert os.fstat(arena.descriptor).st_size == mmap.PAGESIZE + 8  # the count of runs
+    assert os.fstat(arena.descriptor).st_size == 2 * mmap.PAGESIZE  # the first has the count of runs
     assert not arena.array(Region(0, np.dtype("uint8"), (mmap.PAGESIZE,))).any()
     arena.close()
 
@@ -123,3 +123,30 @@ def test_the_front_sees_how_many_runs_the_lane_has_begun() -> None:
     assert not front.array(Region(0, np.dtype("uint8"), (front.size_bytes,))).any()
     lane.close()
     front.close()
+
+
+def test_an_arena_grows_and_what_lies_in_it_stays_for_both_sides() -> None:
+    front = Arena.create(100)
+    lane = Arena(os.dup(front.descriptor), front.size_bytes)
+    small, large = Region(64, np.dtype("int32"), (4,)), Region(128, np.dtype("int32"), (mmap.PAGESIZE,))
+    before = front.array(small)
+    before[:] = 7
+    lane.begin_run()
+    assert not front.grow(front.size_bytes), "there is room already"
+    assert front.grow(large.end)
+    assert (front.size_bytes, front.runs_begun) == (5 * mmap.PAGESIZE, 1)
+    lane.view(front.size_bytes)
+    front.array(large)[:] = 8
+    assert (lane.array(small).tolist(), lane.array(large)[-1]) == ([7] * 4, 8)
+    before[:] = 9  # a view of before sees what both see
+    lane.begin_run()
+    assert (lane.array(small).tolist(), front.runs_begun) == ([9] * 4, 2)
+    lane.close()
+    front.close()
+
+
+def test_an_arena_never_shrinks() -> None:
+    arena = Arena.create(3 * mmap.PAGESIZE)
+    assert not arena.grow(0)
+    assert arena.size_bytes == 3 * mmap.PAGESIZE
+    arena.close()

@@ -227,7 +227,7 @@ def test_a_damaged_target_is_a_problem_of_its_model_alone(own_store, tmp_path, h
         assert_refused(instance.infer_reply("tiny:predict", X))
         status = instance.status()
         assert list(status["reasons"]) == ["tiny"]
-        assert [list(lane["missing"]) for lane in status["lanes"]] == [["tiny"]] * 2
+        assert [list(lane["missing"]) for lane in status["lanes"]] == [["tiny/1"]] * 2
 
 
 def test_an_empty_store_is_live_and_says_why_it_is_not_ready(tmp_path):

@@ -127,7 +127,8 @@ class Front:
         self.settings = Settings(store="s", allow_unsigned=True)
         self.byte_budget = ByteBudget(self.settings.queue_bytes_max)
         self.dataplane = DataPlane(self.world.batcher)
-        served = SimpleNamespace(methods={"double": DOUBLE}, method=lambda _: DOUBLE)
+        manifest = SimpleNamespace(version="1")
+        served = SimpleNamespace(methods={"double": DOUBLE}, method=lambda _: DOUBLE, manifest=manifest)
         self.dataplane.catalog = Catalog(models={"tiny": cast("Any", served)})
         self.recorded: list[int | str] = []
         self.visitors: list[Visitor] = []

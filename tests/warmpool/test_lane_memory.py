@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.warmpool.served import doubling
-from warmpool import messages
+from warmpool import messages, version_progress
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings
 from warmpool.lane_memory import MARKED_S, LaneMemory
@@ -206,7 +206,7 @@ def test_what_does_not_fit_stays_out_and_is_no_failure():
     assert lane.held.loaded
     assert (lane.held.cold_reasons, lane.memory.evictions) == ({}, 0)
     assert lane.held.may_cover(A, {"batch": 8})
-    assert lane.held.holds_minimum("a")
+    assert version_progress.holds_minimum(lane.held, "a/1")
 
 
 def test_what_is_asked_for_comes_and_what_is_worth_least_goes_for_it():
@@ -356,7 +356,7 @@ def test_a_model_that_nobody_calls_goes_with_its_weights_and_comes_back_with_the
     lane = Lane(75, *TWO_MODELS)
     lane.settle_all()
     assert (lane.warm, lane.mapped) == ({0, 2}, {"a/1"})
-    assert lane.held.holds_minimum("b"), "it can be had at any time"
+    assert version_progress.holds_minimum(lane.held, "b/1"), "it can be had at any time"
     lane.ask(B, 1)
     done = kinds(lane.settle_all())
     assert sorted(done[:2]) == [("Unload", 0), ("Unload", 2)]
@@ -421,9 +421,9 @@ def test_what_can_never_fit_beside_the_minimum_sets_says_so_and_is_not_waited_fo
 
 def test_a_minimum_set_that_does_not_fit_is_why_its_model_is_not_ready():
     lane = Lane(55, *ONE_MODEL)
-    assert not lane.held.holds_minimum("a")
-    assert lane.held.why_not("a").startswith("a:double batch=1: it needs 60 bytes")
-    assert all(reason for _, reason in lane.held.minimum("a")), "nothing more is to be waited for"
+    assert not version_progress.holds_minimum(lane.held, "a/1")
+    assert version_progress.why_not(lane.held, "a/1").startswith("a:double batch=1: it needs 60 bytes")
+    assert all(reason for _, reason in version_progress.minimum(lane.held, "a/1")), "nothing more is to be waited for"
 
 
 def test_what_there_was_no_room_for_is_not_used_for_a_while_and_neither_is_what_is_larger():
@@ -450,14 +450,14 @@ def test_a_load_for_which_there_was_no_room_is_marked_and_comes_back_if_it_is_a_
     lane = Lane(0, *ONE_MODEL)
     lane.settle()
     lane.settle(out_of_memory=True)
-    assert lane.held.why_not("a") == "a:double batch=1: too small"
+    assert version_progress.why_not(lane.held, "a/1") == "a:double batch=1: too small"
     assert lane.held.cold_reasons == {}
     lane.settle_all()
     assert lane.warm == set(), "all others are at least as large"
     lane.now_s = MARKED_S
     lane.make_room()
     assert kinds(lane.settle_all())[-1] == ("Load", 0)
-    assert lane.held.holds_minimum("a")
+    assert version_progress.holds_minimum(lane.held, "a/1")
 
 
 def test_the_next_process_begins_without_marks():
@@ -527,7 +527,7 @@ def test_a_further_plan_takes_what_room_there_is_and_its_minimum_set_makes_itsel
     lane.memory.ask_for_minimum(more.loadables)
     lane.make_room()
     lane.settle_all()
-    assert lane.held.holds_minimum("b")
+    assert version_progress.holds_minimum(lane.held, "b/1")
     assert lane.mapped == {"a/1", "b/1"}
     assert len(lane.warm) == 2
 

@@ -123,7 +123,7 @@ def test_a_model_that_was_not_published_for_this_machine_is_missing_and_the_othe
     put(store, "here")
     put_target(store, "here", executable("k"))
     planned = plan(store)
-    assert planned.missing == {"elsewhere": NOT_PUBLISHED}
+    assert planned.missing == {"elsewhere/1": NOT_PUBLISHED}
     assert keys(planned) == ["k"]
     assert [item.version for item in planned.work if isinstance(item, messages.Weights)] == ["here/1"]
 
@@ -147,8 +147,8 @@ def test_a_target_that_does_not_fit_its_manifest_is_missing_and_the_others_are_p
     store.put(stored.target_path("bad", "1", HERE.digest), content)
     store.put(stored.executable_path("k"), b"artifact")
     planned = plan(store)
-    assert list(planned.missing) == ["bad"]
-    assert reason in planned.missing["bad"]
+    assert list(planned.missing) == ["bad/1"]
+    assert reason in planned.missing["bad/1"]
     assert keys(planned) == ["g"]
 
 
@@ -223,7 +223,7 @@ def test_where_a_store_is_that_cannot_be_read_is_told_to_the_log_alone(store, ca
     with caplog.at_level(logging.WARNING):
         planned = plan(Elsewhere(store.root))
     away = "the store cannot be read or written now; the log says why"
-    assert (planned.absent, planned.missing) == ({0: away}, {"other": away})
+    assert (planned.absent, planned.missing) == ({0: away}, {"other/1": away})
     said = {record.message: vars(record)["reason"] for record in caplog.records}
     assert said == {
         "executable is missing": f"no copy of it can be kept in {store.root}",

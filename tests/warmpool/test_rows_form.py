@@ -95,7 +95,7 @@ def test_numbers_that_json_lacks_have_names():
         (
             PAIR,
             {"instances": [], "parameters": {"top": 1}},
-            "parameters: got 'top'; allowed: timeout, priority; what a method takes are its inputs",
+            "parameters: got 'top'; allowed: timeout, priority, sticky_key; what a method takes are its inputs",
         ),
         (PAIR, {"instances": [1]}, "instances[0]: got 1; allowed: an object with ids, weight"),
         (PAIR, {"instances": [{"ids": [1]}]}, "instances[0]: got {'ids': [1]}; allowed: an object with ids, weight"),

@@ -84,7 +84,7 @@ def test_a_model_published_for_the_machine_while_the_instance_runs_is_served(own
     with InstanceProcess(own_store, tmp_path / "log") as instance:
         wait_until(lambda: instance.answers("/v2/health/live") == 200)
         wait_until(lambda: instance.lane("primary").get("state") == "warm")
-        assert "not published for this kind of machine" in instance.lane("primary")["missing"]["second"]
+        assert "not published for this kind of machine" in instance.lane("primary")["missing"]["second/1"]
         (tmp_path / "target").rename(target)
         wait_until(lambda: instance.status()["models"]["second"]["ready"])
         assert instance.infer_reply("second:predict", {}).status == 400

@@ -469,7 +469,7 @@ def test_a_document_that_was_tampered_with_is_a_problem_of_its_model_alone(
 def problem_of_tiny(instance):
     """Why the model cannot be served, as soon as that is known."""
     status = instance.status()
-    lanes = [lane["missing"].get("tiny", "") for lane in status["lanes"]]
+    lanes = [lane["missing"].get("tiny/1", "") for lane in status["lanes"]]
     return status["problems"].get("tiny") or next(filter(None, lanes), None)
 
 

@@ -22,7 +22,6 @@ from cache.wanted import wanted
 from tests.cache.meddling import MeddledStore
 from tests.warmpool.cared_store import COLLEAGUE, CPU, SIGNER, STRANGER, TPU, CaredStore
 from warmpool import store_calls, upkeep
-from warmpool.load_plan import LoadPlan
 from warmpool.upkeep import Upkeep
 
 WAIT_S_MAX = 20.0
@@ -57,7 +56,6 @@ class Lane:
         self.trusts: list[Any] = []
         self.started_ns = 1
         self.warmed = Awaited()
-        self.extended: list[LoadPlan] = []
         for key in keys:
             self.hold(key)
 
@@ -97,10 +95,6 @@ class Lane:
     def replace(self, trust):
         self.trusts.append(trust)
         self.warmed.clear()
-
-    def extend(self, plan):
-        self.extended.append(plan)
-        self.load_plan.missing = plan.missing
 
     # What the test does to it
 
@@ -148,11 +142,7 @@ class World:
         self.keys = [path.removeprefix("executables/") for path in self.paths]
         self.sound = {path: self.bottom.get(path) for path in self.paths}
         self.primary, self.cpu = Lane("primary", self.keys), Lane("cpu", self.keys[:2])
-        self.plans: list[LoadPlan | None] = []
-        self.plan_missing = lambda lane: self.plans.pop(0) if self.plans else None
-        self.unreadable: dict[str, Any] = {}  # by model: what reading it again gives, look by look
-        self.admitted: list[Any] = []
-        self.upkeep = Upkeep(self.store, cast("Any", [self.primary, self.cpu]), self)
+        self.upkeep = Upkeep(self.store, cast("Any", [self.primary, self.cpu]))
         self.fingerprints: dict[str, Fingerprint] = {"primary": CPU}
         self.looks = 0
         self.rounds = 0
@@ -168,16 +158,6 @@ class World:
 
         self.store.discard = counted  # type: ignore[method-assign]
         self.store.refresh_trust = counted_too  # type: ignore[method-assign]
-
-    def unread(self):
-        return [name for name, again in self.unreadable.items() if again is not None]
-
-    def read_again(self, name):
-        return self.unreadable[name].pop(0)
-
-    def admit(self, name, *found):
-        self.unreadable[name] = None
-        self.admitted.append((name, *found))
 
     async def until(self, condition):
         """Wait until something is so that threads or tasks of the upkeep bring about."""
@@ -546,35 +526,6 @@ def test_a_key_that_makes_no_path_stays_cold_and_ends_nothing(tended, key):
     tended(story)
 
 
-def test_models_that_a_lane_lacked_are_planned_again_until_they_are_there(tended):
-    async def story(world):
-        found = LoadPlan(loadables={7: cast("Any", object())})
-        world.primary.load_plan.missing = {"toy": "it was not published for this kind of machine"}
-        world.plans += [None, None, LoadPlan(missing={"toy": "not yet"}), None, found]
-        world.upkeep.notice()
-        await world.until(lambda: world.primary.extended or world.cpu.extended)
-        assert [*world.primary.extended, *world.cpu.extended] == [found]
-
-    tended(story)
-
-
-def test_a_plan_for_a_lane_that_died_meanwhile_is_not_given_to_the_next_process(tended):
-    async def story(world):
-        def planned(lane):
-            lane.load_plan = SimpleNamespace(loadables={}, missing={"toy": "not there"})  # of the next process
-            asked.append(lane)
-            return LoadPlan(loadables={7: cast("Any", object())})
-
-        asked: list[Lane] = []
-        world.plan_missing = planned
-        world.primary.load_plan.missing = {"toy": "not there"}
-        world.upkeep.notice()
-        await world.until(lambda: asked.count(world.primary) > 2)
-        assert world.primary.extended == []
-
-    tended(story)
-
-
 # Keys that nobody trusts any more
 
 
@@ -854,12 +805,3 @@ def test_of_what_no_store_may_raise_the_log_says_where_and_what_was_to_be_done_i
 
     tended(story)
     assert "in broken" in caplog.text
-
-
-def test_a_model_that_could_not_be_read_is_read_again_until_it_can_be_served(tended):
-    async def story(world):
-        await world.until(lambda: world.admitted)
-        assert world.admitted == [("late", "model", "identity")]
-        assert world.upkeep.store_trouble == ""
-
-    tended(story, lambda world: world.unreadable.update(late=[None, None, ("model", "identity")]))

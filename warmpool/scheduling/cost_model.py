@@ -201,6 +201,10 @@ class CostModel:
         if one.moved or any(other.moved for other in others):
             self.version += 1
 
+    def forget(self, method: Method) -> None:
+        """A method that is gone."""
+        self._buckets = {key: one for key, one in self._buckets.items() if key[0] is not method}
+
     def describe(self) -> list[dict[str, Any]]:
         """What /v1/status says: every bucket that was asked about, times in microseconds."""
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from math import inf
 
@@ -18,10 +19,12 @@ class Grids:
 
     Attributes:
         longest_us: What the longest run of all is predicted to take.
+        ran_s: By method, when each candidate ran last.
     """
 
     def __init__(self, costs: Costs) -> None:
         self.longest_us = 0.0
+        self.ran_s: defaultdict[Method, dict[Candidate, float]] = defaultdict(dict)
         self._costs = costs
         self._version = costs.version
         self._grids: dict[Method, CostGrid] = {}
@@ -35,6 +38,12 @@ class Grids:
         self._candidates[method] = candidates
         self._grids[method] = CostGrid(method, candidates, self._costs)
         self.longest_us = max(grid.longest_us for grid in self._grids.values())
+
+    def forget(self, method: Method) -> None:
+        """A method that is gone."""
+        for known in (self._grids, self._candidates, self.ran_s):
+            known.pop(method, None)
+        self.longest_us = max((grid.longest_us for grid in self._grids.values()), default=0.0)
 
     def renewed(self) -> bool:
         """Make all grids anew if predictions have moved since they were made; whether they had."""

@@ -54,7 +54,6 @@ class LaneScheduler[I: Item]:
         self.policy = policy or Policy()
         self._entries: dict[I, Entry[I]] = {}
         self._plan: LanePlan[I] = LanePlan()
-        self._ran_s: dict[Candidate, float] = {}
         self._partitioned = False
         self._new: set[Method] = set()  # methods whose items were not partitioned since some came
 
@@ -143,7 +142,7 @@ class LaneScheduler[I: Item]:
         for entry in group.entries:
             del self._entries[entry.item]
         self.rows -= group.rows
-        self._ran_s[group.candidate] = now_s
+        self.grids.ran_s[group.method][group.candidate] = now_s
         self._partitioned = False
         cost_us = group.cost_s / _US
         self._shares.used(group.method.model, cost_us)
@@ -177,7 +176,7 @@ class LaneScheduler[I: Item]:
         """Take in what a lane without work is likely to answer in time, and now and then what it is not."""
         (entry,) = alone.entries
         in_time = now_s + alone.cost_s <= entry.item.deadline_s
-        if not in_time and now_s - self._ran_s.get(alone.candidate, -inf) < TRIAL_S:
+        if not in_time and now_s - self.grids.ran_s[alone.method].get(alone.candidate, -inf) < TRIAL_S:
             return False
         entry.promised, entry.trial = False, not in_time
         self._add(entry)

@@ -1,0 +1,75 @@
+"""HTTP: the model repository extension of the Open Inference Protocol, and word that the store has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from warmpool.errors import BadInput
+from warmpool.http_request import read_body
+from warmpool.urgency import Urgency
+
+if TYPE_CHECKING:
+    from warmpool.instance import Instance
+
+BODY_BYTES_MAX = 1 << 16
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an index is asked for: only what is ready, or all."""
+
+    ready: bool = False
+
+
+class RepositoryApi:
+    """The handlers."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+
+    async def index(self, request: Request) -> Response:
+        body = await self._body(request)
+        try:
+            asked = msgspec.json.decode(body, type=Index) if body else Index()
+        except msgspec.MsgspecError as error:
+            raise BadInput(f"body: {error}; allowed: nothing, or an object with ready") from None
+        return _json(self.instance.repository.index(ready=asked.ready))
+
+    async def load(self, request: Request) -> Response:
+        await self._body(request)  # parameters that nothing here depends on
+        wait_s = Urgency.of_headers(request.headers.items()).timeout_s or self.instance.settings.deadline_ms / 1000
+        await self.instance.repository.load(request.path_params["model"], wait_s)
+        return _json({})
+
+    async def unload(self, request: Request) -> Response:
+        await self._body(request)
+        self.instance.repository.unload(request.path_params["model"])
+        return _json({})
+
+    async def changed(self, _: Request) -> Response:
+        """Nothing of what is pushed is read: it is only a reason to look."""
+        self.instance.versions.changed()
+        return _json({})
+
+    async def _body(self, request: Request) -> bytes:
+        with self.instance.byte_budget.hold() as held:
+            return await read_body(request, BODY_BYTES_MAX, self.instance.settings.deadline_ms / 1000, held)
+
+
+def repository_routes(instance: Instance) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+    """Method, path and handler of each."""
+    api = RepositoryApi(instance)
+    return [
+        ("POST", "/v2/repository/index", api.index),
+        ("POST", "/v2/repository/models/{model}/load", api.load),
+        ("POST", "/v2/repository/models/{model}/unload", api.unload),
+        ("POST", "/v1/store/changed", api.changed),
+    ]
+
+
+def _json(content: Any) -> Response:
+    return Response(msgspec.json.encode(content), 200, media_type="application/json")
