@@ -56,10 +56,10 @@ class Place:
         self._count += 1
         key = str(self.toy.folder / "key")
         trust = ("--signing-key", key) if sign else ("--trusted-keys", f"{key}.pub")
-        compiling = () if "--compile" in flags else ("--compile", "auto")
+        wanted_on = () if "--compile" in flags else ("--compile", "auto")
         log = self._folder / f"log{self._count}"
         instance = InstanceProcess(
-            self.toy.store, log, *trust, *compiling, *flags, **self.fates.environment, **environment
+            self.toy.store, log, *trust, *wanted_on, *flags, **self.fates.environment, **environment
         )
         self._stack.callback(_end, instance)
         wait_until(lambda: instance.answers("/v1/status") == 200)
