@@ -31,6 +31,7 @@ from warmpool.plan_following import PlanFollowing
 from warmpool.readiness import Readiness
 from warmpool.repository import Repository
 from warmpool.request_trace import request_spans
+from warmpool.rollout.controller import Rollouts
 from warmpool.served_models import ServedModels
 from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
@@ -81,6 +82,7 @@ class Instance:
         self.plan_following = PlanFollowing(self.lanes, self.models, calls, self.upkeep.notice)
         self.versions = VersionFollowing(store, self.dataplane, self.lanes, self.models, self.plan_following, calls)
         self.repository = Repository(self.versions, self.dataplane, self.lanes)
+        self.rollouts = Rollouts.of(store, self.dataplane, self.versions, calls, lambda: self.models.far)
         parts = (self.dataplane, self.lanes, self.models, self.upkeep, self.plan_following)
         self.compiling = LateService(settings, store, *parts)
         self._preload = preload
@@ -97,6 +99,7 @@ class Instance:
     def _batch_finished(self, batch: Batch, lane: LaneProxy) -> None:
         self.metrics.batch(batch, lane)
         self.dataplane.traffic.ran(batch)
+        self.rollouts.counting.batch_ran(batch, lane)
 
     async def start(self) -> None:
         """Read the catalog, start the lanes, verify weights. Returns when the lanes are on their way."""
@@ -122,6 +125,7 @@ class Instance:
             group.create_task(self.upkeep.run(self.models.fingerprints))
             group.create_task(self.plan_following.run())
             group.create_task(self.versions.run())
+            group.create_task(self.rollouts.run())
             group.create_task(self.compiling.run())
             group.create_task(self.dataplane.traffic.keep(self.store, self.upkeep.calls))
 
@@ -162,6 +166,7 @@ class Instance:
             "zygote": self._zygote.describe(),
             "store": {"trouble": self.upkeep.store_trouble, "quarantined": self.upkeep.quarantined},
             "churn": self.churn.describe(),
+            "rollouts": self.rollouts.status(),
             "compiling": self.compiling.describe(),
             "rows_waiting": self.batcher.rows_waiting,
             "bytes_held": self.byte_budget.held_bytes,
@@ -237,6 +242,7 @@ class Instance:
 
     def failed(self, lane: LaneProxy, batch: Batch | None, reason: str, *, out_of_memory: bool = False) -> None:
         if batch is not None:
+            self.rollouts.counting.batch_failed(batch, lane)
             log.error(
                 "batch failed",
                 extra={

@@ -115,6 +115,7 @@ class _Gauges(Collector):
         for state in State:
             states.add_metric([state], churn.churn.state is state)
         yield states
+        yield from _of_rollouts(self._instance)
         upkeep = self._instance.upkeep
         yield _gauge("warmpool_store_trouble", "1 while the store cannot be used.", bool(upkeep.store_trouble))
         yield CounterMetricFamily(
@@ -181,6 +182,22 @@ _OF_LANES: tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, 
         lambda lane: lane.memory.shortages,
     ),
 )
+
+
+def _of_rollouts(instance: Instance) -> Iterable[Metric]:
+    rollouts = instance.rollouts
+    active = GaugeMetricFamily(
+        "warmpool_rollout_active", "1 during a rollout, and for five minutes after: alerts wait.", labels=["model"]
+    )
+    for model in rollouts.models:
+        active.add_metric([model], rollouts.is_active(model))
+    yield active
+    decided = CounterMetricFamily(
+        "warmpool_rollouts_decided", "Rollouts that this instance decided.", labels=["model", "decision"]
+    )
+    for labels, count in rollouts.decided.items():
+        decided.add_metric([*labels], count)
+    yield decided
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from cache.signed_store import SignedStore
+from warmpool.dataplane import DataPlane
 from warmpool.manifest import Serving
 from warmpool.rollout.changes import rolled_back
 from warmpool.rollout.counting import Counting, Watched, spec_of
@@ -35,10 +36,11 @@ SUPPRESS_S = 300.0  # how long alerts wait after a rollout
 
 
 class Versions(Protocol):
-    """Who follows what a store says is served."""
+    """Who follows what a store says is served, as `overrule` has it."""
 
     serving: dict[str, Serving]
     refused: dict[str, str]
+    overrule: Callable[[str, Serving], Serving]
 
     def follow(self, name: str, serving: Serving) -> None:
         """This is served from now on."""
@@ -63,6 +65,16 @@ class Rollouts:
     _known: set[str] = field(default_factory=set)  # records that were looked at
     _ended: set[str] = field(default_factory=set)  # of them, those of rollouts that were rolled back
     _active_s: dict[str, float] = field(default_factory=dict)  # by model, when a rollout was last under way
+
+    @classmethod
+    def of(
+        cls, store: SignedStore, dataplane: DataPlane, versions: Versions, calls: StoreCalls, far: Callable[[], bool]
+    ) -> Rollouts:
+        """The rollouts of an instance, which are told of its requests, and have their say in what is served."""
+        rollouts = cls(store, Counting(dataplane), versions, calls, far)
+        dataplane.answered = rollouts.counting.answered
+        versions.overrule = rollouts.overruled
+        return rollouts
 
     async def run(self) -> None:
         """Watch, until cancelled."""

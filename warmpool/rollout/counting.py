@@ -26,7 +26,9 @@ class Lane(Protocol):
     """Of a lane what is asked here."""
 
     name: str
-    state: str
+
+    @property
+    def state(self) -> str: ...
 
     @property
     def pid(self) -> int | None: ...

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from warmpool.dataplane import DataPlane
 from warmpool.manifest import RolloutSpec, Serving
 from warmpool.rollout import controller
 from warmpool.rollout.controller import Rollouts
-from warmpool.rollout.counting import Counting, Watched
+from warmpool.rollout.counting import Watched
 from warmpool.rollout.record import Event, Rollout, add_event, read_record, record_path
 from warmpool.rollout.tally import Counts
 from warmpool.store_calls import StoreCalls
@@ -36,13 +36,14 @@ TRUST = Trust.of([SIGNER.public])
 WAIT_S_MAX = 20.0
 
 
-@dataclass
 class FakeVersions:
-    """Follows what it is told; `looks` is what a look at the store does."""
+    """Follows what it is told."""
 
-    serving: dict[str, Serving] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    followed: list[Serving] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.serving: dict[str, Serving] = {}
+        self.refused: dict[str, str] = {}
+        self.followed: list[Serving] = []
+        self.overrule: Callable[[str, Serving], Serving] = lambda _, serving: serving
 
     def follow(self, name: str, serving: Serving) -> None:
         self.serving[name] = serving
@@ -67,7 +68,7 @@ class Scene:
 
     def look(self) -> None:
         """What is served is looked at, as an instance does all the time."""
-        self.versions.serving["toy"] = self.rollouts.overruled("toy", self.served)
+        self.versions.serving["toy"] = self.versions.overrule("toy", self.served)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(WAIT_S_MAX):
@@ -101,8 +102,7 @@ async def scene(folder: Any, trust: Trust = ANYONE, serving: Serving = SERVING) 
     writer.put(stored.serving_path("toy"), stored.encode(serving))
     store = SignedStore(bottom, trust, None, audit=Audit(str(folder / "audit")))
     versions = FakeVersions()
-    counting = Counting(cast("DataPlane", SimpleNamespace()))
-    rollouts = Rollouts(store, counting, versions, StoreCalls(), lambda: False)
+    rollouts = Rollouts.of(store, cast("DataPlane", SimpleNamespace()), versions, StoreCalls(), lambda: False)
     running = asyncio.get_running_loop().create_task(rollouts.run())
     try:
         yield Scene(store, rollouts, versions)
@@ -115,7 +115,7 @@ async def scene(folder: Any, trust: Trust = ANYONE, serving: Serving = SERVING) 
 def test_a_canary_gets_nothing_before_its_record_was_looked_at(tmp_path: Any) -> None:
     async def run() -> None:
         async with scene(tmp_path) as one:
-            assert one.rollouts.overruled("toy", SERVING) == msgspec.structs.replace(SERVING, share=0.0, mirror=0.0)
+            assert one.versions.overrule("toy", SERVING) == msgspec.structs.replace(SERVING, share=0.0, mirror=0.0)
             await one.begun()
             assert one.versions.serving["toy"] == SERVING
             assert one.rollouts.is_active("toy")
