@@ -207,8 +207,6 @@ class Batcher:
         queue = next((queue for queue in self._queues.values() if all(map(queue.covers, parts))), None)
         if queue is None:
             for part in parts:
-                self.cold.check(part, self._queues)
-            for part in parts:
                 self.cold.hold(part, self._queues)
         elif refusal := self._offer(queue, parts):
             raise Overloaded(f"it would not be answered in time: {refusal.reason}", refusal.retry_after_s)
@@ -233,11 +231,9 @@ class Batcher:
                     self._place_again(piece)
                 return
         try:
-            self.cold.check(part, self._queues)
+            self.cold.hold(part, self._queues)
         except NotWarm as error:
             part.answer.set_exception(error)
-        else:
-            self.cold.hold(part, self._queues)
 
     def _coming(self, method: ServedMethod) -> Sequence[Sizes]:
         return self.cold.forecast.lacking(method) if self.cold.forecast else ()

@@ -104,6 +104,24 @@ async def test_who_comes_while_weights_are_verified_is_held_in_vain_too():
     assert (str(early.exception()), refused(early)) == (IN_VAIN, 1.0)
 
 
+@manual_clock
+async def test_lanes_and_forecast_are_asked_once_for_all_of_a_shape_until_something_changes():
+    world, told = foretold(double=5.0)
+    world.primary.plans(OTHER, {"batch": 4})
+    for _ in range(3):
+        await world.ask(DOUBLE, [1, 2], wait_s=30)
+        await world.ask(OTHER, [1, 2], wait_s=30)
+    await world.ask(DOUBLE, [1, 2, 3], wait_s=30)
+    assert (told.asked, world.primary.wanted) == ([{"batch": 1}], [(OTHER, {"batch": 2})])
+    for tenths in (1, 2):
+        await pass_s(0.1)
+        await world.ask(DOUBLE, [1], wait_s=30)
+        assert len(told.asked) == 1 + tenths, "a forecast is good for a tenth of a second"
+    world.batcher.changed()
+    assert (len(told.asked), len(world.primary.wanted)) == (4, 2)
+    assert world.batcher.rows_waiting == 17
+
+
 async def step(world, lane, served, values, **sizes):
     """The step of a request that a lane runs at once."""
     task = await world.ask(served, values, **sizes)
