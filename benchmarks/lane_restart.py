@@ -1,4 +1,9 @@
-"""A lane that dies: from SIGKILL to the next answer, to a new lane that can answer, and to everything warm again."""
+"""Lanes that die: from SIGKILL to the next answer, to a new lane that can answer, and to everything warm again.
+
+Where one lane dies the other answers; the new one is asked as soon as it says that it can, and how long that took is
+compared with a process that compiles (`benchmarks.cold_jit`). Where both lanes die, both come up side by side, and the
+next answer has to wait for that.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +13,42 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from benchmarks.cold_jit import first_answer_s
 from benchmarks.connection import STATUS_BACKOFF_S, Response, ask_once, poll
-from benchmarks.figures import Figure, Report, Target
+from benchmarks.figures import Figure, Report, Target, ratios
 from benchmarks.questions import Question, sentence
 from benchmarks.server import Server, warmpool
-from benchmarks.status import STATUS, all_warm, model_ready, primary_lane, settled
+from benchmarks.status import STATUS, all_warm, lanes, model_ready, primary_lane, settled
 from benchmarks.stores import Folders
+from warmpool.circuit import FAILURES_MAX, WINDOW_S
 
 START_S_MAX = 180.0
 RESTART_S_MAX = 60.0
-LIFE_S_MIN = 1.5  # a lane that lived shorter is taken for one that dies of what it does, and restarted later
+LIFE_S_MIN = WINDOW_S / (FAILURES_MAX - 1)  # a lane that is killed more often is taken for one that keeps failing
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Seconds since the kill."""
+    """Seconds since the kill: of the primary lane, and `both_s` of both; `jit_s` is that of a cold jit process."""
 
     answer_s: float
     ready_s: float
+    first_s: float
     warm_s: float
+    both_s: float
+    jit_s: float
 
 
 def restart(server: Server, question: Question) -> Restart:
-    """Kill the primary lane, which has to be warm, and watch."""
+    """Kill the primary lane and watch, and then both."""
     request = question.v2_request()
-    time.sleep(LIFE_S_MIN)
-    status, _ = poll(server.port, STATUS, RESTART_S_MAX, settled)
-    old = primary_lane(status)["pid"]
+    jit_s = first_answer_s(question)
+    (old,) = kill(server, "primary")
+    killed_s = time.perf_counter()
 
     def renewed(response: Response) -> bool:
         return primary_lane(response)["pid"] not in {None, old}
 
-    killed_s = time.perf_counter()
-    os.kill(old, signal.SIGKILL)
     # Once only: answering takes time from the lane that is coming up.
     answer = ask_once(server.port, request)
     answered_s = time.perf_counter()
@@ -51,12 +59,27 @@ def restart(server: Server, question: Question) -> Restart:
         RESTART_S_MAX,
         lambda response: renewed(response) and model_ready(response, question.model),
     )
+    served = question.check_v2(ask_once(server.port, request), server.name)
+    first_s = time.perf_counter()
+    assert served["lane"] == "primary", served
     _, warm_s = poll(
         server.port, STATUS, RESTART_S_MAX, lambda response: renewed(response) and all_warm(response), STATUS_BACKOFF_S
     )
-    served = question.check_v2(ask_once(server.port, request), server.name)
-    assert served["lane"] == "primary", served
-    return Restart(answered_s - killed_s, ready_s - killed_s, warm_s - killed_s)
+    kill(server, "primary", "cpu")
+    both_killed_s = time.perf_counter()
+    question.check_v2(ask_once(server.port, request), server.name)
+    both_s = time.perf_counter() - both_killed_s
+    return Restart(answered_s - killed_s, ready_s - killed_s, first_s - killed_s, warm_s - killed_s, both_s, jit_s)
+
+
+def kill(server: Server, *names: str) -> list[int]:
+    """Kill lanes, which have to be warm and to have lived for a while; their process ids."""
+    time.sleep(LIFE_S_MIN)
+    status, _ = poll(server.port, STATUS, RESTART_S_MAX, settled)
+    pids = [lane["pid"] for lane in lanes(status) if lane["name"] in names]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return pids
 
 
 def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
@@ -69,8 +92,12 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
         for number in range(1, rounds + 1):
             one = restart(server, question)
             measured.append(one)
-            say(f"lane restart {number}/{rounds}: ready after {one.ready_s:.3f} s, all warm after {one.warm_s:.3f} s")
+            say(
+                f"lane restart {number}/{rounds}: first answer {one.first_s:.3f} s, cold jit {one.jit_s:.3f} s; "
+                f"all warm {one.warm_s:.3f} s; both killed, first answer {one.both_s:.3f} s"
+            )
         buckets = primary_lane(ask_once(server.port, STATUS))["planned"]
+    first_s, jit_s = [one.first_s for one in measured], [one.jit_s for one in measured]
     figures = [
         Figure("SIGKILL to the next answer, by any lane", "s", tuple(one.answer_s for one in measured)),
         Figure(
@@ -82,5 +109,9 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
         Figure(
             f"SIGKILL to all {buckets} buckets warm", "s", tuple(one.warm_s for one in measured), Target("at most", 1.0)
         ),
+        Figure("SIGKILL of both lanes to the next answer", "s", tuple(one.both_s for one in measured)),
+        Figure("SIGKILL to the first answer of the new lane", "s", tuple(first_s)),
+        Figure("a cold jit process, exec to its answer", "s", tuple(jit_s)),
+        ratios("a cold jit process over the first answer of the new lane", jit_s, first_s, Target("at least", 12)),
     ]
     return Report("lane restart, embed", figures, {"rounds": [asdict(one) for one in measured]})
