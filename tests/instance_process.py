@@ -54,6 +54,12 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> set[int]:
+    """The processes that a process started, and those that they did, and so on."""
+    found = set(children_of(pid))
+    return found.union(*map(descendants, found))
+
+
 def own_bytes(pid: int) -> int:
     """What a process has in memory with no file behind it."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())

@@ -66,7 +66,7 @@ class Lacking:
 
     def look(self) -> Callable[[], list[Ranked]]:
         """What finds out what is missing, in a thread, of how things are now. It raises StoreUnavailable."""
-        versions = list(self._dataplane.catalog.models.values())
+        versions = list(self._dataplane.catalog.versions.values())
         kinds: dict[str, tuple[Fingerprint, bool]] = {}
         for lane in self._lanes:
             if fingerprint := self._fingerprints.get(lane.name):

@@ -67,7 +67,9 @@ class WorkerProcess:
     async def end(self) -> None:
         """End it: first its stdin ends, then it is killed."""
         self._to.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self.process.wait, ENDING_S_MAX)
-        self.process.kill()
+        for kill in (False, True):
+            if kill:
+                self.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self.process.wait, ENDING_S_MAX)
         self._from.close()

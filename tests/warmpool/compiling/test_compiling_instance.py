@@ -17,11 +17,12 @@ from cache.failures import recorded
 from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.wanted import wanted
-from tests.instance_process import InstanceProcess, alive, children_of, inferred, wait_until
+from tests.instance_process import InstanceProcess, alive, descendants, inferred, wait_until
 from tests.warmpool.command import warmpool
 from tests.warmpool.compiling.fated import Fates
-from tests.warmpool.publishing.toy import Toy
+from tests.warmpool.publishing.toy import Heard, Toy
 from warmpool import wire
+from warmpool.publishing.publish import Options, publish
 from warmpool.survey import survey
 
 SIZES = (1, 2, 4)
@@ -124,11 +125,6 @@ def assert_compiled_nowhere_else(instance) -> None:
     assert [lane["compiles"] for lane in status["lanes"]] == [0, 0]
 
 
-def descendants(pid: int) -> set[int]:
-    found = set(children_of(pid))
-    return found.union(*map(descendants, found))
-
-
 def test_a_store_that_has_nothing_for_this_kind_of_machine_is_filled_by_the_instance_itself(place):
     before = set(place.bottom.names("executables"))
     instance = place.start(**OTHER_MACHINE)
@@ -180,6 +176,28 @@ def test_executables_that_are_gone_come_back_without_anybody(place):
     instance = place.start()
     wait_whole(instance)
     ask(instance, 4)
+    assert_compiled_nowhere_else(instance)
+
+
+@pytest.mark.slow
+def test_a_new_version_with_another_program_is_made_here_and_answers_then_and_the_old_one_until_then(place):
+    """It was published on another kind of machine."""
+    instance = place.start(**OTHER_MACHINE)
+    wait_whole(instance)
+    file = place.toy.model_file(3.0, sizes=SIZES, operation="+")
+    publish(Options(model_file=file, store=place.toy.settings, version="2"), Heard())
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    answers = {"1": (x.sum(axis=1) * 2.0).tolist(), "2": (x.sum(axis=1) + 3.0).tolist()}
+
+    def version_that_answers() -> str:
+        reply = instance.infer_reply("toy", {"x": wire.Tensor("FP32", x.shape, x.tobytes())})
+        assert reply.status == 200, reply.body
+        version: str = wire.decode_response(reply.body, reply.headers.get(wire.HEADER_LENGTH)).model_version
+        assert inferred(reply).outputs["output"].tolist() == answers[version]
+        return version
+
+    assert version_that_answers() == "1"
+    wait_until(lambda: version_that_answers() == "2", MADE_S_MAX)
     assert_compiled_nowhere_else(instance)
 
 

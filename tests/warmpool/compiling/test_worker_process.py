@@ -1,0 +1,169 @@
+"""A compile worker and the front's half of it: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cache.local_store import LocalStore
+from cache.opening import open_store
+from tests.instance_process import alive, descendants, wait_until
+from tests.warmpool.publishing.toy import Toy
+from warmpool.compiling import process as front
+from warmpool.compiling import protocol
+from warmpool.compiling.process import WorkerEnded, WorkerProcess
+from warmpool.compiling.protocol import Alive, Done, Job, Limits, Open, Place, Placed
+from warmpool.survey import survey
+
+PLACE = Place("predict", "batch=1,seq=4", False)
+ANSWER_S_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    found = Toy(tmp_path_factory.mktemp("published"))
+    found.publish("1")
+    return found
+
+
+@pytest.fixture
+def opening(toy):
+    limits = Limits(wall_s_max=60.0, cpu_s_max=60.0, memory_bytes_max=8 << 30)
+    return Open(store=toy.settings, limits=limits, at_a_time=1)
+
+
+def job(toy, **changes):
+    (version,) = survey(open_store(toy.settings)).versions
+    (fingerprint,) = version.targets
+    fields = {"model": "toy", "version": "1", "fingerprint": fingerprint, "accelerator": False, "places": (PLACE,)}
+    return Job(number=7, **{**fields, **changes})
+
+
+def of_worker(opening, talk):
+    """What comes of a talk with a worker, which is ended then, with all that it started."""
+
+    async def run():
+        worker = await WorkerProcess.start(opening)
+        try:
+            return await talk(worker)
+        finally:
+            started = descendants(worker.process.pid)
+            await worker.end()
+            wait_until(lambda: not any(map(alive, started)))
+
+    return asyncio.run(run())
+
+
+async def until_done(worker):
+    """All that it says of its job."""
+    said: list[Placed | Done] = []
+    async with asyncio.timeout(ANSWER_S_MAX):
+        while not said or not isinstance(said[-1], Done):
+            message = await worker.heard()
+            if not isinstance(message, Alive):
+                said.append(message)
+    return said
+
+
+def answers(opening, *jobs):
+    async def talk(worker):
+        found = []
+        for one in jobs:
+            worker.give(one)
+            found.append(await until_done(worker))
+        return found
+
+    return of_worker(opening, talk)
+
+
+def test_a_place_that_is_missing_is_made_and_told(toy, opening):
+    store = LocalStore(toy.store)
+    (before,) = survey(open_store(toy.settings)).versions
+    (target,) = before.targets.values()
+    keys = [
+        spec.key for spec in target.executables if (spec.method, spec.bucket) == ("predict", {"batch": 1, "seq": 4})
+    ]
+    asked = job(toy)
+    for key in keys:
+        store.delete(f"executables/{key}")
+    ((placed, done),) = answers(opening, asked)
+    assert isinstance(placed, Placed)
+    assert (placed.job, placed.place, placed.failure) == (7, PLACE, "")
+    assert placed.seconds > 0
+    assert done == Done(job=7, failure="")
+    assert keys[0] in store.names("executables")
+
+
+def test_what_cannot_be_done_at_all_is_told_and_the_next_job_is_done(toy, opening):
+    found = answers(opening, job(toy, fingerprint="0" * 64), job(toy, version="9"), job(toy, model="../toy"), job(toy))
+    failures = [said[-1].failure for said in found]
+    assert failures[0].startswith("the lane is 0000000000000000, the compile worker ")
+    assert "models/toy/9/manifest.json" in failures[1]
+    assert failures[2]
+    assert failures[3] == ""
+
+
+def test_a_worker_that_dies_is_noticed(opening):
+    async def talk(worker):
+        await worker.heard()
+        worker.process.kill()
+        while True:
+            await worker.heard()
+
+    with pytest.raises(WorkerEnded, match=r"^it died$"):
+        of_worker(opening, talk)
+
+
+def test_a_worker_that_is_stopped_is_noticed(opening, monkeypatch):
+    async def talk(worker):
+        await worker.heard()
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(front, "SILENT_S_MAX", 3.0)
+        while True:
+            await worker.heard()
+
+    monkeypatch.setattr(front, "ENDING_S_MAX", 1.0)
+    with pytest.raises(WorkerEnded, match=r"^it gave no sign of life for 3 s$"):
+        of_worker(opening, talk)
+
+
+def test_it_ends_when_nobody_tells_it_anything():
+    command = [sys.executable, "-m", "warmpool.compiling.worker_process"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_a_store_that_cannot_be_opened_ends_it(opening):
+    elsewhere = Open(store=opening.store.__class__(store="gopher://x"), limits=opening.limits, at_a_time=1)
+
+    async def talk(worker):
+        while True:
+            await worker.heard()
+
+    with pytest.raises(WorkerEnded, match=r"^it died$"):
+        of_worker(elsewhere, talk)
+
+
+@pytest.mark.parametrize("text", [b"no JSON\n", b'{"type": "Placed"}\n', b"x" * (2 * protocol.LINE_BYTES_MAX)])
+def test_what_is_no_message_is_as_good_as_the_end(text, monkeypatch):
+    async def talk():
+        reader = asyncio.StreamReader(limit=protocol.LINE_BYTES_MAX)
+        reader.feed_data(text)
+        reader.feed_eof()
+        with pytest.raises(WorkerEnded, match=r"^it said what nobody understands"):
+            await WorkerProcess(None, reader, (None, None)).heard()  # type: ignore[arg-type]
+
+    asyncio.run(talk())
+
+
+def test_every_message_comes_out_as_it_went_in(opening, toy):
+    for message in (opening, job(toy)):
+        assert protocol.to_worker(protocol.line(message)) == message
+    for said in (Alive(), Placed(job=1, place=PLACE, seconds=0.5, failure="no"), Done(job=1, failure="")):
+        assert protocol.from_worker(protocol.line(said)) == said
+        assert protocol.line(said).count(b"\n") == 1
