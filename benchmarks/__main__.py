@@ -39,6 +39,7 @@ BENCHMARKS = {
     "cold-start": Benchmark("benchmarks.cold_start", 1, 1),
     "latency": Benchmark("benchmarks.latency", 0, 2),
     "lane-restart": Benchmark("benchmarks.lane_restart", 0, 1),
+    "rollback": Benchmark("benchmarks.rollback", 0, 1),
     "artifact-load": Benchmark("benchmarks.artifact_load", 0, 1),
     "store-lookup": Benchmark("benchmarks.store_lookup", 0, 1),
     "gcs-latency": Benchmark("benchmarks.gcs_latency", 0, 1),
