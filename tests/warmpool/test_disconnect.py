@@ -130,6 +130,7 @@ class Front:
         manifest = SimpleNamespace(version="1")
         served = SimpleNamespace(methods={"double": DOUBLE}, method=lambda _: DOUBLE, manifest=manifest)
         self.dataplane.catalog = Catalog(models={"tiny": cast("Any", served)})
+        self.dataplane.read.set()
         self.recorded: list[int | str] = []
         self.visitors: list[Visitor] = []
         self.state = ServerState()

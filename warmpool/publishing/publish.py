@@ -53,6 +53,7 @@ class Options:
     platform: str = "auto"
     limits: Limits = field(default_factory=Limits)
     retry_failed: bool = False
+    serve: bool = True
 
 
 class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +171,7 @@ def _publish(
         ]
         rounds.append([maker.make() for maker in makers])
         targets = [one.known for one in rounds[-1]]
-        put_version(store, draft, targets, reused, note)
+        put_version(store, draft, targets, reused, note, serve=options.serve)
         gone = missing(store, draft, targets)
         if not gone:
             return rounds
@@ -214,6 +215,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retry-failed", action="store_true", help="compile again what failed to compile before, here or elsewhere"
     )
+    parser.add_argument(
+        "--no-serve",
+        action="store_true",
+        help="only publish it: instances go on with what they serve, until a rollout, or a publish without this",
+    )
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
 
 
@@ -235,6 +241,7 @@ def main(args: argparse.Namespace) -> int:
         platform=args.platform,
         limits=limits,
         retry_failed=args.retry_failed,
+        serve=not args.no_serve,
     )
     with shown_on(sys.stderr) as progress:
         try:

@@ -21,6 +21,9 @@ from warmpool.publishing.known import Known
 from warmpool.publishing.program import read_program
 from warmpool.weights import digest_file
 
+WRITES_MAX = 8
+_UNREADABLE = ""  # the generation of nothing
+
 
 def is_published(store: SignedStore, draft: Draft, say: Callable[[str], None]) -> bool:
     """Whether the version is visible already.
@@ -60,9 +63,15 @@ def put_programs(store: Store, draft: Draft, reused: Reused) -> None:
 
 
 def put_version(
-    store: SignedStore, draft: Draft, targets: Sequence[Known], reused: Reused, say: Callable[[str], None]
+    store: SignedStore,
+    draft: Draft,
+    targets: Sequence[Known],
+    reused: Reused,
+    say: Callable[[str], None],
+    *,
+    serve: bool = True,
 ) -> None:
-    """Store weights and targets, then the manifest, which makes the version visible, then that it is served.
+    """Store weights and targets, then the manifest, which makes the version visible, then that it is served, if it is.
 
     Raises:
         PublishError: Somebody else published it meanwhile, with other content.
@@ -85,9 +94,8 @@ def put_version(
     }
     for known in new:
         store.audit.record("publish", **(said | {"fingerprint": known.fingerprint.digest}))
-    before = _served(store, manifest.model)
-    if _put(store, stored.serving_path(manifest.model), encode(Serving(stable=manifest.version)), reused):
-        store.audit.record("promote", **(said | {"before": before}))
+    if serve:
+        _serve(store, manifest, reused, said)
 
 
 def _put_manifest(store: SignedStore, draft: Draft, say: Callable[[str], None]) -> bool:
@@ -127,21 +135,36 @@ def _put_weights(store: Store, draft: Draft, reused: Reused) -> None:
     store.put_file(path, draft.weights_file)
 
 
-def _served(store: Store, model: str) -> str:
-    """The version that is served now, "" if there is none that could be."""
-    try:
-        return decoded(store.get(stored.serving_path(model)), Serving).stable
-    except (NotStored, Damaged, Untrusted, msgspec.MsgspecError):
-        return ""
+def _serve(store: SignedStore, manifest: Manifest, reused: Reused, said: Fields) -> None:
+    """Let the version be stable, unless it is. The one before stays warm where it is, so that going back is no load.
 
+    A rollout that is under way ends by that: what its canary was is what it was before, published and not served.
 
-def _put(store: Store, path: str, data: bytes, reused: Reused) -> bool:
-    """Store unless the same is there; whether it was not."""
-    try:
-        if store.get(path) == data:
+    Raises:
+        PublishError: What is served changes each time that it is about to be written.
+    """
+    path = stored.serving_path(manifest.model)
+    for _ in range(WRITES_MAX):
+        before, generation = _served(store, path)
+        if before == manifest.version:
             reused.keep(path)
-            return False
-    except (NotStored, Damaged, Untrusted):
-        pass
-    store.put(path, data)
-    return True
+            return
+        record = encode(Serving(stable=manifest.version, previous=before))
+        if generation == _UNREADABLE:
+            store.put(path, record)
+        elif store.put_if(path, record, generation) is None:
+            continue
+        store.audit.record("promote", **(said | {"before": before}))
+        return
+    raise PublishError(f"{path} was changed by others {WRITES_MAX} times while it was read; publish again")
+
+
+def _served(store: SignedStore, path: str) -> tuple[str, str | None]:
+    """The version that is stable now, "" if there is none that could be, and the generation of what says so."""
+    try:
+        data, generation = store.get_versioned(path)
+        return decoded(data, Serving).stable, generation
+    except NotStored:
+        return "", None
+    except (Damaged, Untrusted, msgspec.MsgspecError):
+        return "", _UNREADABLE
