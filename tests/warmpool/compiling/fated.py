@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Python runs this at its start. A zygote's child imports by name what it is to run, which is where it takes hold.
 _SITE = """
-import importlib, json, os, signal, sys
+import importlib, json, os, signal, sys, time
 from pathlib import Path
 
 folder = Path(os.environ["FATES"])
@@ -23,6 +23,9 @@ def meet(what, argument):
         os.abort()
     if fate == "hang":
         signal.pause()
+    while fate == "wait":
+        time.sleep(0.01)
+        fate = json.loads((folder / "fates.json").read_text()).get(f"{what} {bucket}")
     if fate == "memory":
         bytearray(1 << 40)
     if fate == "raise":
@@ -63,7 +66,9 @@ class Fates:
 
     def write(self, fates: dict[str, str]) -> None:
         """Let these happen from now on, such as {"compile_bucket batch=2,seq=4": "crash"}."""
-        (self._folder / "fates.json").write_text(json.dumps(fates))
+        written = self._folder / "fates.written"
+        written.write_text(json.dumps(fates))
+        written.rename(self._folder / "fates.json")  # whole at any moment, for those that wait
 
     def met(self, what: str = "compile_bucket") -> Counter[str]:
         """How often it was done, by bucket."""
