@@ -77,7 +77,7 @@ class Loaded:
 
 
 def subjects() -> list[Subject]:
-    """A real network with mixed lengths; and one whose rows take less than a request costs the front, by 1 to 256 of them."""
+    """A real network with mixed lengths; and one whose rows take less than a request costs the front, three sizes."""
     generator = np.random.default_rng(0)
     lengths = generate("bursty", 400, 0).within(256).lengths
 

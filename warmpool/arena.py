@@ -1,6 +1,7 @@
 """Shared memory between the front and one lane: batches go in, results come out, nothing else is copied between them.
 
-Both sides compute the same regions from the same specs, so a message only says which executable to run.
+It has two halves, so that a batch can be written while another one runs. Both sides compute the same regions from the
+same specs, so a message only says which executable to run, and in which half.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 
 from warmpool.manifest import ALIGN_BYTES
 
+HALVES = 2
 _COUNTER = np.dtype(np.uint64)
 _FIRST_BYTES = mmap.PAGESIZE  # with the counter, before the tensors: where they lie does not change with the size
+_APART_BYTES = 1 << 40  # from one half to the other, with nothing in between: both may grow
 _DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -60,15 +63,22 @@ def aligned(array: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
+def _end_of(size_bytes: int) -> int:
+    return (HALVES - 1) * _APART_BYTES + _FIRST_BYTES + size_bytes
+
+
 def _whole_pages(size_bytes: int) -> int:
     return -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class Arena:
-    """A block of anonymous shared memory; pages that are never written cost nothing.
+    """Anonymous shared memory in two halves; pages that are never written cost nothing.
 
     Before the tensors it counts the runs that the lane has begun: that tells who was in a lane that died from who was
     only on the way to it.
+
+    Attributes:
+        size_bytes: Of each half.
     """
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
@@ -79,27 +89,28 @@ class Arena:
     def create(cls, size_bytes: int) -> Arena:
         """A new arena, its size rounded up to whole pages."""
         descriptor = os.memfd_create("warmpool-arena")
-        os.ftruncate(descriptor, _FIRST_BYTES + _whole_pages(size_bytes))
+        os.ftruncate(descriptor, _end_of(_whole_pages(size_bytes)))
         return cls(descriptor, _whole_pages(size_bytes))
 
     def grow(self, size_bytes: int) -> bool:
         """Have room for so much; whether it had not. What lies in it stays; the other side is to `view` it anew."""
         if size_bytes <= self.size_bytes:
             return False
-        os.ftruncate(self.descriptor, _FIRST_BYTES + _whole_pages(size_bytes))
+        os.ftruncate(self.descriptor, _end_of(_whole_pages(size_bytes)))
         self.view(_whole_pages(size_bytes))
         return True
 
     def view(self, size_bytes: int) -> None:
         """See so much of it, which the other side may have made larger."""
         self.size_bytes = size_bytes
-        memory = memoryview(mmap.mmap(self.descriptor, _FIRST_BYTES + size_bytes))
-        self._memory = memory[_FIRST_BYTES:]
-        self._begun = np.ndarray((1,), _COUNTER, memory)
+        self._halves = [
+            mmap.mmap(self.descriptor, _FIRST_BYTES + size_bytes, offset=half * _APART_BYTES) for half in range(HALVES)
+        ]
+        self._begun = np.ndarray((1,), _COUNTER, self._halves[0])
 
-    def array(self, region: Region) -> NDArray[Any]:
-        """The tensor of a region, a view of the shared memory."""
-        return np.ndarray(region.shape, region.dtype, self._memory, region.offset)
+    def array(self, region: Region, half: int = 0) -> NDArray[Any]:
+        """The tensor of a region, a view of the shared memory; `half` is 0 or 1."""
+        return np.ndarray(region.shape, region.dtype, self._halves[half], _FIRST_BYTES + region.offset)
 
     @property
     def runs_begun(self) -> int:

@@ -153,7 +153,7 @@ class Batcher:
             row += part.rows
         try:
             lane.costs.observe(batch.method, batch.executable, batch.took_us)
-            self._queues[lane].waiting.ran(batch.method, batch.predicted_us, batch.took_us)
+            self._queues[lane].ran(batch)
             self._finished(batch, lane)
         except Exception:  # what is noted of a batch is nobody's answer
             log.exception("a batch cannot be noted")
@@ -243,7 +243,7 @@ class Batcher:
     def _pump(self) -> None:
         """Give every idle lane a batch, if there is one for it."""
         for queue in self._queues.values() if self.open else ():
-            while queue.lane.idle and queue.waiting:
+            while queue.waiting and (queue.lane.idle or (queue.waiting.full and queue.lane.may_stage)):
                 if not self._run_next(queue):
                     break
 

@@ -93,7 +93,7 @@ class Lane:
         while data := self.channel.recv(MESSAGE_BYTES_MAX):
             match messages.decode_from_front(data):
                 case messages.Run() as run:
-                    self._send(self._run(self.warm[run.executable]))
+                    self._send(self._run(self.warm[run.executable], run.half))
                 case messages.Ask():
                     self._send(self._answer())
                 case messages.Grow() as grown:
@@ -106,18 +106,18 @@ class Lane:
                 case work:
                     self._work.put(work)
 
-    def _run(self, warm: _Warm) -> messages.Done | messages.Failed:
+    def _run(self, warm: _Warm, half: int) -> messages.Done | messages.Failed:
         start_ns = time.time_ns()
         self.arena.begin_run()
         try:
-            arguments = [*warm.weights, *(self.runtime.put(self.arena.array(region)) for region in warm.inputs)]
+            arguments = [*warm.weights, *(self.runtime.put(self.arena.array(region, half)) for region in warm.inputs)]
             for region, result in zip(warm.outputs, warm.executable.run(arguments), strict=True):
-                np.copyto(self.arena.array(region), result, casting="no")
+                np.copyto(self.arena.array(region, half), result, casting="no")
         except DeviceLost as error:
             self._lost(error)
         except CacheError as error:
-            return messages.Failed(reason=str(error), out_of_memory=isinstance(error, OutOfMemory))
-        return messages.Done(start_ns=start_ns, end_ns=time.time_ns())
+            return messages.Failed(reason=str(error), out_of_memory=isinstance(error, OutOfMemory), half=half)
+        return messages.Done(start_ns=start_ns, end_ns=time.time_ns(), half=half)
 
     def _work_off(self) -> None:
         try:

@@ -11,7 +11,7 @@ like any other that went.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings, Mark
@@ -105,11 +105,11 @@ class LaneMemory:
             if not warm_us:
                 self._miss(gone_us, cost_us, None, 0.0)
 
-    def make_room(self, running: int | None, now_s: float) -> bool:
+    def make_room(self, running: Set[int], now_s: float) -> bool:
         """Let come what was asked for, and what is worth it; whether anything went for that.
 
         Args:
-            running: The executable that runs a batch.
+            running: The executables that run a batch, or are to next.
             now_s: The time.
         """
         self._unmark(now_s)
@@ -119,7 +119,7 @@ class LaneMemory:
                 self._let_come(number, running, now_s)
             else:
                 self._asked.pop(number, None)
-        if running is None:
+        if not running:
             self._missed.clear()  # those that did not come are not worth it yet
         return self.evictions > before
 
@@ -167,9 +167,9 @@ class LaneMemory:
                 (warm_us if number in held else gone_us)[number] = runs * self._cost_us(loadable)
         return warm_us, gone_us
 
-    def _let_come(self, number: int, running: int | None, now_s: float) -> None:
+    def _let_come(self, number: int, running: Set[int], now_s: float) -> None:
         asked = number in self._asked
-        busy = self._held.loads.loading | ({running} if running is not None else set())
+        busy = self._held.loads.loading | running
         weigh = self._held.residency.room_for if asked else self._held.residency.returns
         going = weigh(number, busy, now_s)
         if going is not None:

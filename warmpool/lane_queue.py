@@ -42,7 +42,8 @@ class LaneQueue:
         self._coming = coming
         self._lacking: dict[ServedMethod, list[Sizes]] = {}  # buckets that are planned and not warm
         self.waiting: LaneScheduler[Part] = LaneScheduler(lane.costs, FairShare(weights), policy)
-        self._free_s = 0.0  # when the batch that runs is over, at the latest
+        self._free_s = 0.0  # when all that was given to the lane is over, at the latest
+        self._staged_s = 0.0  # what the batch that was given to it last takes at the most
         self._pump = pump
         self._timer: asyncio.TimerHandle | None = None
         self._warm: dict[ServedMethod, list[Candidate]] = {}
@@ -81,20 +82,31 @@ class LaneQueue:
             self.waiting.remove(part)
         return gone
 
+    def ran(self, batch: Batch) -> None:
+        """A batch of this queue is over; if another one was staged, it begins now."""
+        self.waiting.ran(batch.method, batch.predicted_us, batch.took_us)
+        if self.lane.batch is not None:
+            self._free_s = asyncio.get_running_loop().time() + self._staged_s
+
     def overdue(self) -> list[Part]:
         """Parts that there is no time left to run; they wait no longer."""
         return self.waiting.overdue(asyncio.get_running_loop().time())
 
     def form(self) -> Batch | None:
-        """The next batch, of parts that wait no longer; None if nothing waits, or all of it for company."""
+        """The next batch, of parts that wait no longer; None if nothing waits, or all of it for company.
+
+        While the lane runs one, only what is full is a batch: other rows had better wait for what comes meanwhile.
+        """
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        group = self.waiting.next(now_s)
+        staged = self.lane.batch is not None
+        start_s = max(loop.time(), self._free_s) if staged else loop.time()
+        group = self.waiting.next(start_s, full=staged)
         if group is None:
-            if self.waiting:
+            if self.waiting and not staged:
                 self._ask_again(loop)
             return None
-        self._free_s = now_s + group.bound_us * 1e-6
+        self._staged_s = group.bound_us * 1e-6
+        self._free_s = start_s + self._staged_s
         method = group.items[0].method
         full = method.mergeable and sum(part.rows for part in group.items) == group.candidate.bucket[str(method.batch)]
         alike = self.waiting.items() if full and self.lane.memory.tight else ()

@@ -9,15 +9,16 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cache.signing import Trust
 from warmpool import messages
-from warmpool.arena import Arena
+from warmpool.arena import HALVES, Arena
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings
@@ -35,6 +36,17 @@ if TYPE_CHECKING:
     from cache.executable import Mode
 
 log = logging.getLogger(__name__)
+
+STAGED_US_MAX = 5000.0  # a run that is predicted to take longer gains little, and the next batch might change meanwhile
+
+
+class _Sent(NamedTuple):
+    """A batch that lies in the arena: in which half, and the how manieth run of the arena it is."""
+
+    batch: Batch
+    loadable: Loadable
+    half: int
+    number: int
 
 
 class LaneProxy:
@@ -65,7 +77,6 @@ class LaneProxy:
         self.held = Holdings()
         self.costs = CostModel()
         self.memory = LaneMemory(self.held, self.costs)
-        self.batch: Batch | None = None
         self.batches_run = 0
         self.warmed = asyncio.Event()
         self.limits = limits or Limits()
@@ -73,10 +84,10 @@ class LaneProxy:
         self._trust = trust
         self._watcher = watcher
         self._memory_bytes_max = memory_bytes_max
-        self._running: Loadable | None = None
+        self._sent: deque[_Sent] = deque()  # the first one runs, a second one is staged
+        self._last: _Sent | None = None  # whose results are there
         self._look: asyncio.Handle | None = None
         self._deciding = False
-        self._runs_begun = 0
         self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
@@ -103,10 +114,24 @@ class LaneProxy:
         return self.life.process.pid
 
     @property
+    def batch(self) -> Batch | None:
+        """The one that it runs."""
+        return self._sent[0].batch if self._sent else None
+
+    @property
     def idle(self) -> bool:
         """Whether it can take a batch: it has a process that runs none and loads nothing that has to be alone."""
-        free = self.batch is None and not self._deciding
-        free = free and self.held.load_plan is not None and not self.held.loads.alone
+        return not self._sent and self._takes_more
+
+    @property
+    def may_stage(self) -> bool:
+        """Whether it can take a batch while it runs one: that ends soon, and nothing is to be decided then."""
+        soon = len(self._sent) == 1 and self._sent[0].batch.predicted_us <= STAGED_US_MAX
+        return soon and not self.memory.undecided and self._takes_more
+
+    @property
+    def _takes_more(self) -> bool:
+        free = not self._deciding and self.held.load_plan is not None and not self.held.loads.alone
         return free and not self.life.process.hung_up
 
     def start(self) -> None:
@@ -178,21 +203,25 @@ class LaneProxy:
         return self.state != "stopped" and not self.life.why_down() and self.held.may_cover(method, need)
 
     def submit(self, batch: Batch) -> None:
-        """Write a batch into the arena, padded, and run it. The lane has to be idle; it may have died meanwhile."""
-        assert self.batch is None, self
+        """Write a batch into the arena, padded, and run it, right after the one that runs.
+
+        The lane has to be idle, or `may_stage`; it may have died meanwhile.
+        """
+        before = self._sent[-1] if self._sent else None
+        assert len(self._sent) < HALVES, self
+        half, number = (1 - before.half, before.number + 1) if before else (0, self.arena.runs_begun + 1)
         loadable = self.held.loadable(batch.executable.id)
-        batch.fill([self.arena.array(region) for region in loadable.inputs])
+        batch.fill([self.arena.array(region, half) for region in loadable.inputs])
         batch.sent_ns = time.time_ns()
-        self.batch, self._running = batch, loadable
-        self._runs_begun = self.arena.runs_begun
+        self._sent.append(_Sent(batch, loadable, half, number))
         bound_us = self.costs.bound_us(batch.method, batch.executable)
-        self.life.process.send(messages.Run(executable=loadable.candidate.id), self.limits.run_s(bound_us))
+        self.life.process.send(messages.Run(loadable.candidate.id, half), self.limits.run_s(bound_us))
         self.memory.runs(loadable.candidate.id, batch.need, batch.waiting_rows, self._loop.time())
 
     def results(self, batch: Batch) -> list[np.ndarray]:
-        """Views of the results of the last batch in the arena, valid until the next one is submitted."""
-        assert self._running is not None, batch
-        return [self.arena.array(region) for region in self._running.outputs]
+        """Views of the results of the batch that ended last, valid until the next one is submitted."""
+        assert self._last is not None, batch
+        return [self.arena.array(region, self._last.half) for region in self._last.loadable.outputs]
 
     async def ask(self, wait_s_max: float) -> messages.Answer | None:
         """What the process says of itself; None if it dies, or is in the middle of a batch for longer."""
@@ -218,13 +247,14 @@ class LaneProxy:
                 self._acknowledge(message)
 
     def _settle(self, message: messages.Done | messages.Failed) -> None:
-        batch, self.batch = self.batch, None
-        assert batch is not None, self
-        assert self._running is not None, self
+        self._last = last = self._sent.popleft()
+        batch = last.batch
+        if self._sent:  # it begins now, and took no time so far
+            self._sent[0].batch.sent_ns = message.end_ns if isinstance(message, messages.Done) else time.time_ns()
         self._deciding = self.memory.undecided  # then no batch begins before that is done
         if isinstance(message, messages.Failed):
             if message.out_of_memory:
-                self._short(self._running, message.reason)
+                self._short(last.loadable, message.reason)
             self._watcher.failed(self, batch, message.reason, out_of_memory=message.out_of_memory)
         else:
             self.batches_run += 1
@@ -255,8 +285,9 @@ class LaneProxy:
         self._look_at(self._loop.time())
 
     @property
-    def _running_number(self) -> int | None:
-        return self.batch.executable.id if self.batch else None
+    def _running(self) -> set[int]:
+        """The executables that run, or are to next."""
+        return {sent.batch.executable.id for sent in self._sent}
 
     def _look_at(self, time_s: float) -> None:
         """See next at this time what can come."""
@@ -267,7 +298,7 @@ class LaneProxy:
     def _make_room(self) -> bool:
         """Let come what may by now, and let go what has to for that; whether anything did."""
         now_s = self._loop.time()
-        cooled = self.memory.make_room(self._running_number, now_s)
+        cooled = self.memory.make_room(self._running, now_s)
         self._load_more()
         if cooled:
             self._watcher.cooled(self)
@@ -282,7 +313,7 @@ class LaneProxy:
         self._load_more()
 
     def _load_more(self) -> None:
-        for work in self.held.loads.take(running=self._running_number):
+        for work in self.held.loads.take(running=self._running):
             self.life.process.send(work)
         if self.held.loaded and self.state == "loading":
             self.life.warmed()
@@ -292,9 +323,14 @@ class LaneProxy:
         self.held.forget(ended.status if ended.of_a_load else None)
         self.memory.forget()
         self.warmed.clear()
-        batch, self.batch, self._deciding = self.batch, None, False
-        if batch is not None:
-            batch.begun = self.arena.runs_begun > self._runs_begun and ended.cause is not Cause.REPLACED
-        if batch is not None or self.state != "stopped":
-            reason = "the instance is shutting down" if self.state == "stopped" else f"the {self.name} lane {ended}"
+        batches: list[Batch | None] = []
+        for sent in self._sent:
+            sent.batch.begun = self.arena.runs_begun >= sent.number and ended.cause is not Cause.REPLACED
+            batches.append(sent.batch)
+        self._sent.clear()
+        self._deciding = False
+        if not batches and self.state != "stopped":
+            batches = [None]
+        reason = "the instance is shutting down" if self.state == "stopped" else f"the {self.name} lane {ended}"
+        for batch in batches:
             self._watcher.failed(self, batch, reason)

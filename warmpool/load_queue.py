@@ -124,8 +124,8 @@ class LoadQueue:
         """Whether an executable is to go, or is going."""
         return any(work == messages.Unload(executable=executable) for work in (*self._in_flight, *self._asked))
 
-    def take(self, *, running: int | None = None) -> list[messages.Work]:
-        """What to send to the lane now; `running`: the executable that runs a batch there."""
+    def take(self, *, running: Collection[int] = ()) -> list[messages.Work]:
+        """What to send to the lane now; `running`: the executables that run a batch there, or are to next."""
         taken: list[messages.Work] = []
         while self._may_take(running):
             taken.append(self._next.popleft())
@@ -182,18 +182,18 @@ class LoadQueue:
     def _suspect(self, work: messages.Work) -> bool:
         return self._deaths[_key(work)] > 0
 
-    def _may_take(self, running: int | None) -> bool:
+    def _may_take(self, running: Collection[int]) -> bool:
         if not self._next:
             return False
         following = self._next[0]
         if any(_waits_for(following, work) for work in self._in_flight):
             return False
-        if isinstance(following, messages.Unload) and following.executable == running:
+        if isinstance(following, messages.Unload) and following.executable in running:
             return False
         suspect = any(map(self._suspect, (*self._in_flight, following)))
         if len(self._in_flight) >= (1 if self._minimum or suspect else messages.LOADS_IN_FLIGHT_MAX):
             return False
-        return running is None or not self.alone
+        return not running or not self.alone
 
 
 def _key(work: messages.Work) -> str:

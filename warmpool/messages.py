@@ -5,7 +5,7 @@
     and Unmapped for what is to go, Done or Failed for every Run, Answer for every Ask; Lost instead of any, and last
 
 The zygote adds {"pid"} before and {"exit"} after. The kernel queues only about ten datagrams a socket, so the front
-keeps at most LOADS_IN_FLIGHT_MAX of what comes and goes, one run and one question under way.
+keeps at most LOADS_IN_FLIGHT_MAX of what comes and goes, two runs and one question under way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Begin(Message, frozen=True):
-    """What a lane has to know, with the descriptor of its arena: the arena's size, and `Trust.to_json`.
+    """What a lane has to know, with the descriptor of its arena: the size of each half, and `Trust.to_json`.
 
     A lane's process can be there before the front knows it.
     """
@@ -86,9 +86,10 @@ class Grow(Message, frozen=True):
 
 
 class Run(Message, frozen=True):
-    """Run a warm executable on what lies in the arena."""
+    """Run a warm executable on what lies in a half of the arena: 0 or 1."""
 
     executable: int
+    half: int = 0
 
 
 class Ask(Message, frozen=True):
@@ -162,10 +163,11 @@ class Unmapped(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The results lie in the arena. Times in nanoseconds since the epoch."""
+    """The results lie in a half of the arena. Times in nanoseconds since the epoch."""
 
     start_ns: int
     end_ns: int
+    half: int = 0
 
 
 class Failed(Message, frozen=True):
@@ -173,6 +175,7 @@ class Failed(Message, frozen=True):
 
     reason: str
     out_of_memory: bool = False
+    half: int = 0
 
 
 class Lost(Message, frozen=True):

@@ -93,7 +93,9 @@ class Limits:
         """What a lane owes that was told this; `run_s_max`: for its run."""
         match message:
             case messages.Run():
-                return Debt(RUN, Cause.RUN_HUNG, "a run", self.run_s_max if run_s_max is None else run_s_max)
+                return Debt(
+                    (RUN, message.half), Cause.RUN_HUNG, "a run", self.run_s_max if run_s_max is None else run_s_max
+                )
             case messages.Ask():
                 return self.answer
             case messages.Load() | messages.Unload() | messages.Weights() | messages.Unmap():
@@ -119,7 +121,7 @@ def paid_by(message: messages.FromLane) -> Hashable:
     """The name of what a lane does not owe any more that said this; None for nothing."""
     match message:
         case messages.Done() | messages.Failed():
-            return RUN
+            return RUN, message.half
         case messages.Answer():
             return ANSWER
         case messages.Hello():

@@ -55,13 +55,16 @@ class FakeLane:
         self.plan: defaultdict[ServedMethod, list[dict[str, int]]] = defaultdict(list)
         self.known = True
         self.alive = True
+        self.stages = False  # whether it takes a batch while it runs one
         self.batch: Batch | None = None
+        self.staged: Batch | None = None
         self.batches: list[Batch] = []
         self.wanted: list[tuple[ServedMethod, dict[str, int]]] = []
         self.passed_over: list[Batch] = []
         self.memory = SimpleNamespace(tight=False)
         self._batcher = batcher
-        self._memory: list[np.ndarray] = []
+        self._memory: dict[Batch, list[np.ndarray]] = {}
+        self._free: list[np.ndarray] = []  # what the next batch overwrites
 
     @property
     def held(self) -> FakeLane:
@@ -74,6 +77,15 @@ class FakeLane:
     @property
     def idle(self) -> bool:
         return self.alive and self.batch is None
+
+    @property
+    def given(self) -> list[Batch]:
+        """What it runs, and what it is to run next."""
+        return [batch for batch in (self.batch, self.staged) if batch]
+
+    @property
+    def may_stage(self) -> bool:
+        return self.alive and self.stages and self.batch is not None and self.staged is None
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         return not self.known or any(covers(bucket, need) for bucket in self.plan[method])
@@ -95,20 +107,25 @@ class FakeLane:
         self.passed_over.append(batch)
 
     def submit(self, batch: Batch) -> None:
-        assert self.idle, self
-        for array in self._memory:
-            array.fill(99)
+        assert self.idle or self.may_stage, self
         sizes = batch.executable.bucket
         assert batch.executable in self.warm[batch.method], "it is not warm here"
         inputs = [np.empty(shape, dtype) for dtype, shape in batch.method.inputs_of(sizes)]
         batch.fill(inputs)
         batch.sent_ns = batch.formed_ns
-        self._memory = [np.array(inputs[0] * 2) for _ in batch.method.spec.outputs]
-        self.batch = batch
+        for array in self._free:
+            array.fill(99)
+        self._free = []
+        self._memory[batch] = [np.array(inputs[0] * 2) for _ in batch.method.spec.outputs]
+        if self.batch is None:
+            self.batch = batch
+        else:
+            self.staged = batch
         self.batches.append(batch)
 
     def results(self, batch: Batch) -> list[np.ndarray]:
-        return self._memory
+        self._free = self._memory.pop(batch)
+        return self._free
 
     # What the test does to it
 
@@ -125,24 +142,31 @@ class FakeLane:
         return self
 
     def finish(self) -> None:
-        batch, self.batch = self.batch, None
+        batch, self.batch, self.staged = self.batch, self.staged, None
         assert batch is not None
         self._batcher.finished(cast("LaneProxy", self), batch, messages.Done(start_ns=1, end_ns=2))
 
     def fail(self) -> None:
-        batch, self.batch = self.batch, None
+        batch, self.batch, self.staged = self.batch, self.staged, None
         assert batch is not None
+        self._free = self._memory.pop(batch)
         self._batcher.failed(batch)
 
     def die(self, *, stays_unknown: bool = True) -> None:
         """Like a killed process: nothing is warm, and until another has said hello anything may come."""
-        batch, self.batch = self.batch, None
+        batches: list[Batch | None] = [*self.given] or [None]
+        self.batch = self.staged = None
+        self._memory.clear()
         self.warm.clear()
         self.alive = False
         self.known = not stays_unknown
         if self.known:
             self.plan.clear()
-        self._batcher.failed(batch)
+        for batch in batches[1:]:
+            assert batch is not None
+            batch.begun = False
+        for batch in batches:
+            self._batcher.failed(batch)
 
     @property
     def rows(self) -> list[list[Any]]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpool.arena import Arena, Region, aligned, dtype_of, regions
+from warmpool.arena import HALVES, Arena, Region, aligned, dtype_of, regions
 from warmpool.dtypes import DTYPES
 from warmpool.manifest import ALIGN_BYTES
 
@@ -69,9 +69,24 @@ def test_what_one_end_writes_the_other_reads(tensors):
 def test_an_arena_has_at_least_a_page_and_begins_as_zeros():
     arena = Arena.create(0)
     assert arena.size_bytes == mmap.PAGESIZE
-    assert os.fstat(arena.descriptor).st_size == 2 * mmap.PAGESIZE  # the first has the count of runs
-    assert not arena.array(Region(0, np.dtype("uint8"), (mmap.PAGESIZE,))).any()
+    for half in range(HALVES):
+        assert not arena.array(Region(0, np.dtype("uint8"), (mmap.PAGESIZE,)), half).any()
     arena.close()
+
+
+def test_what_lies_in_one_half_is_not_touched_by_what_is_written_into_the_other():
+    front = Arena.create(1000)
+    lane = Arena(os.dup(front.descriptor), front.size_bytes)
+    for size_bytes in (front.size_bytes, 10 * mmap.PAGESIZE):
+        front.grow(size_bytes)
+        lane.view(front.size_bytes)
+        whole = Region(0, np.dtype("uint8"), (front.size_bytes,))
+        front.array(whole, 0)[...] = 1
+        front.array(whole, 1)[...] = 2
+        assert [set(lane.array(whole, half).tolist()) for half in range(HALVES)] == [{1}, {2}]
+    assert front.runs_begun == 0
+    lane.close()
+    front.close()
 
 
 @pytest.mark.parametrize("array", [np.arange(6, dtype=np.int16).reshape(2, 3).T, np.float32(2.5), np.empty((0, 3))])
@@ -120,7 +135,8 @@ def test_the_front_sees_how_many_runs_the_lane_has_begun() -> None:
     lane.begin_run()
     lane.begin_run()
     assert front.runs_begun == 2
-    assert not front.array(Region(0, np.dtype("uint8"), (front.size_bytes,))).any()
+    for half in range(HALVES):
+        assert not front.array(Region(0, np.dtype("uint8"), (front.size_bytes,)), half).any()
     lane.close()
     front.close()
 

@@ -121,8 +121,12 @@ class Lane:
         self.running = None
         self.make_room()
 
+    @property
+    def busy(self) -> set[int]:
+        return set() if self.running is None else {self.running}
+
     def make_room(self) -> None:
-        self.memory.make_room(self.running, self.now_s)
+        self.memory.make_room(self.busy, self.now_s)
         self._send()
 
     def settle(self, place: int = 0, *, out_of_memory: bool = False) -> messages.Work | None:
@@ -149,7 +153,7 @@ class Lane:
         self.begin()
 
     def _send(self) -> None:
-        self.in_flight += self.held.loads.take(running=self.running)
+        self.in_flight += self.held.loads.take(running=self.busy)
         coming = {work.executable for work in self.in_flight if isinstance(work, messages.Load)}
         taken = [*self.loaded.values(), *(self.footprint(number) for number in coming - self.loaded.keys())]
         mapping = {work.version for work in self.in_flight if isinstance(work, messages.Weights)}

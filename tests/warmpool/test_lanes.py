@@ -16,14 +16,14 @@ from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
 from cache.signing import ANYONE, Trust
 from tests.instance_process import alive, wait_until
-from tests.tiny import executable_file
+from tests.tiny import BIAS, MATRIX, executable_file
 from warmpool import messages
 from warmpool.batches import Batch, Part
 from warmpool.catalog import read_catalog
 from warmpool.circuit import FAILURES_MAX
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.forking import Zygote
-from warmpool.lanes import LaneProxy
+from warmpool.lanes import STAGED_US_MAX, LaneProxy
 from warmpool.load_plan import plan_loads
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import LOOK_S, Cause, Limits
@@ -141,6 +141,78 @@ def test_a_batch_runs_and_its_results_can_be_read(in_world):
         assert [result.tolist() for result in results] == [[[32.0, 20.0, 3.0]], [10.0]]
         assert world.lane.idle
         assert batch.padding == 0.0
+
+    in_world(story)
+
+
+def test_a_second_batch_lies_ready_while_one_runs_and_both_are_right(in_world):
+    async def story(world):
+        for turn in range(20):
+            batches = [world.batch(x=[[turn + number, 2, 3, 4]]) for number in range(3)]
+            world.lane.submit(batches[0])
+            assert world.lane.may_stage
+            world.lane.submit(batches[1])
+            assert not world.lane.may_stage
+            assert world.lane.batch is batches[0]
+            await world.until_told(turn * 3 + 1)
+            world.lane.submit(batches[2])  # into the half that is free again
+            await world.until_told(turn * 3 + 3)
+            assert world.lane.idle
+            for batch, (kind, told, results) in zip(batches, world.told[-3:], strict=True):
+                assert (kind, told) == ("finished", batch)
+                (x,) = batch.parts[0].inputs
+                assert results[0].tolist() == (x @ MATRIX + BIAS).tolist()
+            assert batches[0].sent_ns <= batches[1].sent_ns <= batches[2].sent_ns
+
+    in_world(story)
+
+
+def test_while_a_run_takes_long_nothing_is_staged(in_world):
+    async def story(world):
+        batch = world.batch("count", steps=[3])
+        batch.predicted_us = STAGED_US_MAX + 1
+        world.lane.submit(batch)
+        assert not world.lane.may_stage
+        await world.until_told(1)
+
+    in_world(story)
+
+
+def test_of_two_batches_of_a_lane_that_dies_only_the_one_that_ran_counts_as_begun(in_world):
+    async def story(world):
+        running, staged = world.batch("count", steps=[LONG_STEPS]), world.batch(x=[[1, 2, 3, 4]])
+        pid, before = world.lane.pid, world.lane.arena.runs_begun
+        world.lane.submit(running)
+        world.lane.submit(staged)
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while world.lane.arena.runs_begun == before:
+            assert time.monotonic() < deadline_s
+        os.kill(pid, signal.SIGKILL)
+        await world.until_told(2)
+        assert [(kind, batch, batch.begun) for kind, batch, _ in world.told] == [
+            ("failed", running, True),
+            ("failed", staged, False),
+        ]
+        await world.until_warm(pid)
+        again = world.batch(x=[[0, 0, 0, 0]])
+        world.lane.submit(again)
+        assert (await world.until_told(3))[:2] == ("finished", again)
+
+    in_world(story)
+
+
+def test_a_staged_executable_that_is_planned_no_more_goes_after_it_has_run(in_world):
+    async def story(world):
+        running, staged = world.batch("count", steps=[3]), world.batch(x=[[1, 2, 3, 4]])
+        world.lane.submit(running)
+        world.lane.submit(staged)
+        world.lane.retire([staged.executable.id])
+        await world.until_told(2)
+        assert [(kind, batch) for kind, batch, _ in world.told] == [("finished", running), ("finished", staged)]
+        assert world.told[1][2][0].tolist() == [[32.0, 20.0, 3.0]]
+        answer = await world.lane.ask(WAIT_S_MAX)
+        assert answer is not None
+        assert world.lane.restarts == 0
 
     in_world(story)
 

@@ -326,9 +326,9 @@ def test_a_suspect_waits_for_the_batch_that_runs_and_is_loaded_while_nothing_run
     alone = [queue.alone]
     queue.settle(mapped())
     alone.append(queue.alone)
-    assert queue.take(running=99) == []
+    assert queue.take(running={99}) == []
     assert taken(queue) == ["key0"]
     alone.append(queue.alone)
     queue.settle(warm(0))
     assert [*alone, queue.alone] == [False, True, True, False]
-    assert [getattr(work, "key", "weights") for work in queue.take(running=99)] == ["key1"]
+    assert [getattr(work, "key", "weights") for work in queue.take(running={99})] == ["key1"]

@@ -26,13 +26,16 @@ _order = attrgetter("due_s", "promise_s")  # of those due at once, the ones firs
 class Entry[I: Item]:
     """An item that waits: its shape, when it would have arrived if priority were waiting, whether it has a promise.
 
+    It is `full` if company cannot make its rows cheaper.
+
     A `trial` runs though it is predicted to be late: somebody has to show it where predictions are wrong.
     """
 
-    __slots__ = ("alone_s", "group", "item", "promised", "rank_s", "rows", "shape", "trial")
+    __slots__ = ("alone_s", "full", "group", "item", "promised", "rank_s", "rows", "shape", "trial")
 
-    def __init__(self, item: I, shape: int, rank_s: float, alone_s: float, *, promised: bool) -> None:
+    def __init__(self, item: I, shape: int, rank_s: float, alone_s: float, *, promised: bool, full: bool) -> None:
         self.item = item
+        self.full = full
         self.rows = item.rows
         self.shape = shape
         self.rank_s = rank_s

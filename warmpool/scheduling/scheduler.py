@@ -43,12 +43,14 @@ class LaneScheduler[I: Item]:
         policy: How the queue is run.
         ready_s: After `next` gave nothing though items wait: when to ask again.
         rows: Of all that waits.
+        full: How many items gain nothing by company.
         grids: What is warm, and what it costs.
     """
 
     def __init__(self, costs: Costs, shares: FairShare | None = None, policy: Policy | None = None) -> None:
         self.ready_s = 0.0
         self.rows = 0
+        self.full = 0
         self.grids = Grids(costs)
         self._shares = shares or FairShare()
         self.policy = policy or Policy()
@@ -115,7 +117,7 @@ class LaneScheduler[I: Item]:
         """Forget an item that nobody waits for any more; one that is not here is no error."""
         entry = self._entries.pop(item, None)
         if entry is not None:
-            self.rows -= entry.rows
+            self._left(entry)
             self._plan.without(entry)
 
     def overdue(self, now_s: float) -> list[I]:
@@ -129,19 +131,22 @@ class LaneScheduler[I: Item]:
             self.remove(item)
         return late
 
-    def next(self, now_s: float) -> Group[I] | None:
-        """What an idle lane runs now: it leaves the queue. None if nothing waits, or all of it for company."""
+    def next(self, now_s: float, *, full: bool = False) -> Group[I] | None:
+        """What the lane runs when it is idle, now or at this time: it leaves the queue.
+
+        None if nothing waits, or all of it for company; with `full`, if company may still make it cheaper.
+        """
         if not self._plan:
             return None
         self._follow_costs()
         self._partition_new(now_s)
         group = self._turn(now_s)
-        if group is None:
+        if group is None or (full and not all(entry.full for entry in group.entries)):
             return None
         self._plan.take(group)
         for entry in group.entries:
             del self._entries[entry.item]
-        self.rows -= group.rows
+            self._left(entry)
         self.grids.ran_s[group.method][group.candidate] = now_s
         self._partitioned = False
         cost_us = group.cost_s / _US
@@ -223,11 +228,17 @@ class LaneScheduler[I: Item]:
         shape = grid.shape(item.need)
         assert shape is not None, item
         rank_s = item.arrived_s - item.priority * self.policy.aging_s
-        return Entry(item, shape, rank_s, grid.costs_us(shape)[item.rows] * _US, promised=promised)
+        full = not item.method.mergeable or item.rows >= grid.best_rows[shape]
+        return Entry(item, shape, rank_s, grid.costs_us(shape)[item.rows] * _US, promised=promised, full=full)
 
     def _enter(self, entry: Entry[I]) -> None:
         self._entries[entry.item] = entry
         self.rows += entry.rows
+        self.full += entry.full
+
+    def _left(self, entry: Entry[I]) -> None:
+        self.rows -= entry.rows
+        self.full -= entry.full
 
     def _add(self, entry: Entry[I], group: Planned[I] | None = None) -> None:
         item = entry.item

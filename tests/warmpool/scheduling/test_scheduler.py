@@ -308,7 +308,7 @@ def test_where_reality_broke_one_promise_no_other_is_broken_for_a_cheaper_plan()
     grid = CostGrid(ROWS, [candidate(0, 10.0, batch=1), candidate(1, 15.0, batch=2)], Prices())
 
     def entry(by_s):
-        return Entry(waiting(by_s=by_s), 0, 0.0, 0.010, promised=True)
+        return Entry(waiting(by_s=by_s), 0, 0.0, 0.010, promised=True, full=False)
 
     lost, kept, other = entry(0.005), entry(0.022), entry(0.060)
     plan: LanePlan[Waiting] = LanePlan()

@@ -66,6 +66,7 @@ class World:
         self.batcher = Batcher(ROWS_MAX, lambda batch, lane: None, policy, {"second": 2.0})
         self.lane = FakeLane("primary", self.batcher)
         self.lane.costs.spread = SPREAD
+        self.lane.stages = self.draw.random() < 0.5
         self.batcher.serve(cast("list[LaneProxy]", [self.lane]))
         self.batcher.open = True
         for method in METHODS:
@@ -133,7 +134,8 @@ class World:
     def _started(self, batch: Batch) -> None:
         now_s = self.loop.now_s
         took_s = batch.executable.cost_us * 1e-6 * self.draw.choice([0.5, 1.0, SPREAD])
-        heapq.heappush(self.running, (now_s + took_s, self.lane))
+        begins_s = max([now_s, *(end_s for end_s, _ in self.running)])  # one that is staged waits for the other
+        heapq.heappush(self.running, (begins_s + took_s, self.lane))
         started = [asked for asked in self.asked if asked.part in batch.parts]
         assert len(started) == len(batch.parts)
         for asked in started:
