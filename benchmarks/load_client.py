@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 import sys
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processors import confine
 from examples.loopback import HOST
 
 ANSWER_S_MAX = 60.0
@@ -87,8 +89,13 @@ def load(port: int, requests: list[bytes], connections: int, answers: int) -> tu
 
 
 def main(plan_file: str) -> None:
-    """Carry out a plan: `port`, `requests` (a file) with `sizes`, `connections`, `answers`, `out` (a file)."""
+    """Carry out a plan: `port`, `requests` (a file) with `sizes`, `connections`, `answers`, `out` (a file).
+
+    `processors`: that it may use; empty for all.
+    """
     plan = json.loads(Path(plan_file).read_text(encoding="utf-8"))
+    if plan["processors"]:
+        confine(os.getpid(), plan["processors"])
     data = Path(plan["requests"]).read_bytes()
     requests = []
     at = 0

@@ -60,6 +60,11 @@ class OfflineBatches:
             self._process.wait()
             raise
 
+    @property
+    def pid(self) -> int:
+        """Of the bare process."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 

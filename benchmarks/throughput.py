@@ -13,7 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,11 @@ from benchmarks.connection import Response, poll
 from benchmarks.cpu_time import children_cpu_s, cpu_s
 from benchmarks.figures import Figure, Report, Target, percentile, ratios
 from benchmarks.offline_batches import OfflineBatches
+from benchmarks.processors import confine, device_and_rest
 from benchmarks.questions import Question, padded_sentence, picture, v2_outputs
 from benchmarks.server import Server, console_script, warmpool
 from benchmarks.simulator.generator import generate
-from benchmarks.status import STATUS, settled
+from benchmarks.status import STATUS, lanes, settled
 from benchmarks.stores import Folders, model_in
 from cache.executable import Runtime
 
@@ -44,7 +45,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 class Subject:
     """What clients send: `requests` are inputs, `output` names the answer; `connections` are tried one after the other.
 
-    The best throughput counts whose 99 % of answers come within `p99_s_max`.
+    The best throughput counts whose 99 % of answers come within `p99_s_max`. `file`: published instead of the example.
+    `apart`: lanes, and the bare process, have a processor of their own (`benchmarks.processors`).
     """
 
     title: str
@@ -55,6 +57,8 @@ class Subject:
     connections: tuple[int, ...]
     p99_s_max: float
     target: Target
+    file: str = ""
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,16 @@ def subjects() -> list[Subject]:
         for title, rows, count, tried in (
             ("digits, 1 row", 1, 2000, (16, 32)),
             ("digits, 32 rows", 32, 500, (8, 16)),
-            ("digits, 256 rows", 256, 200, (4, 8)),
         )
     ]
-    return [embed, *digits]
+    many = [images(256) for _ in range(300)]
+    large = [
+        Subject(
+            title, "digits", picture(), "probabilities", many, (4, 8), 0.1, TARGET, "benchmarks/digits_plan.py", apart
+        )
+        for title, apart in (("digits, 256 rows", False), ("digits, 256 rows, the lane's processor its own", True))
+    ]
+    return [embed, *digits, *large]
 
 
 def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
@@ -113,16 +123,24 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
     figures: list[Figure] = []
     raw: dict[str, Any] = {}
     for subject in subjects():
-        store = folders.store(subject.model)
+        device, rest = device_and_rest()
+        if subject.apart and not rest:
+            say(f"throughput: {subject.title}: left out, there is one processor only")
+            continue
+        store = folders.store(subject.model, subject.file)
         served = model_in(store, subject.model).method(None)
         assert served is not None
-        start = BareStart.prepare(folders.root / f"bare-{subject.model}", store, subject.warm, fingerprint)
+        start = BareStart.prepare(folders.root / f"bare-{store.name}", store, subject.warm, fingerprint)
         with (
-            OfflineBatches(folders.root / f"bare-{subject.model}", start, served, subject.requests) as bare,
+            OfflineBatches(folders.root / f"bare-{store.name}", start, served, subject.requests) as bare,
             warmpool(store, folders.log("warmpool-throughput")) as server,
         ):
-            poll(server.port, STATUS, START_S_MAX, settled)
-            clients = Clients(folders.root / f"load-{subject.model}", server, subject)
+            response, _ = poll(server.port, STATUS, START_S_MAX, settled)
+            if subject.apart:
+                confine(server.pid, rest)
+                for pid in (bare.pid, *(lane["pid"] for lane in lanes(response))):
+                    confine(pid, device)
+            clients = Clients(folders.root / f"load-{store.name}", server, subject, rest if subject.apart else set())
             loaded: list[list[Loaded]] = []
             for number in range(1, rounds + 1):
                 loaded.append([clients.load(connections, bare) for connections in subject.connections])
@@ -180,7 +198,7 @@ def left(loaded: Loaded) -> float:
 class Clients:
     """The clients' process for one subject; what it sends is written down once."""
 
-    def __init__(self, folder: Path, server: Server, subject: Subject) -> None:
+    def __init__(self, folder: Path, server: Server, subject: Subject, processors: Collection[int] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._subject = subject
         self._server = server
@@ -193,6 +211,7 @@ class Clients:
             "requests": str(requests),
             "sizes": list(map(len, sent)),
             "out": str(self._out),
+            "processors": list(processors),  # that it may use; none for all
         }
 
     def load(self, connections: int, bare: OfflineBatches) -> Loaded:

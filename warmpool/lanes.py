@@ -9,16 +9,15 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cache.signing import Trust
 from warmpool import messages
-from warmpool.arena import HALVES, Arena
+from warmpool.arena import Arena
 from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings
@@ -28,6 +27,7 @@ from warmpool.lane_process import Ended
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.scheduling.cost_model import CostModel
 from warmpool.selection import Sizes
+from warmpool.sent_batches import SentBatches
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import Cause, Limits
 from warmpool.watcher import Watcher
@@ -36,17 +36,6 @@ if TYPE_CHECKING:
     from cache.executable import Mode
 
 log = logging.getLogger(__name__)
-
-STAGED_US_MAX = 5000.0  # a run that is predicted to take longer gains little, and the next batch might change meanwhile
-
-
-class _Sent(NamedTuple):
-    """A batch that lies in the arena: in which half, and the how manieth run of the arena it is."""
-
-    batch: Batch
-    loadable: Loadable
-    half: int
-    number: int
 
 
 class LaneProxy:
@@ -84,8 +73,7 @@ class LaneProxy:
         self._trust = trust
         self._watcher = watcher
         self._memory_bytes_max = memory_bytes_max
-        self._sent: deque[_Sent] = deque()  # the first one runs, a second one is staged
-        self._last: _Sent | None = None  # whose results are there
+        self._sent = SentBatches(self.arena)
         self._look: asyncio.Handle | None = None
         self._deciding = False
         self._loop = asyncio.get_running_loop()
@@ -116,7 +104,7 @@ class LaneProxy:
     @property
     def batch(self) -> Batch | None:
         """The one that it runs."""
-        return self._sent[0].batch if self._sent else None
+        return self._sent.running
 
     @property
     def idle(self) -> bool:
@@ -126,8 +114,7 @@ class LaneProxy:
     @property
     def may_stage(self) -> bool:
         """Whether it can take a batch while it runs one: that ends soon, and nothing is to be decided then."""
-        soon = len(self._sent) == 1 and self._sent[0].batch.predicted_us <= STAGED_US_MAX
-        return soon and not self.memory.undecided and self._takes_more
+        return self._sent.end_soon and not self.memory.undecided and self._takes_more
 
     @property
     def _takes_more(self) -> bool:
@@ -207,21 +194,15 @@ class LaneProxy:
 
         The lane has to be idle, or `may_stage`; it may have died meanwhile.
         """
-        before = self._sent[-1] if self._sent else None
-        assert len(self._sent) < HALVES, self
-        half, number = (1 - before.half, before.number + 1) if before else (0, self.arena.runs_begun + 1)
         loadable = self.held.loadable(batch.executable.id)
-        batch.fill([self.arena.array(region, half) for region in loadable.inputs])
-        batch.sent_ns = time.time_ns()
-        self._sent.append(_Sent(batch, loadable, half, number))
+        half = self._sent.write(batch, loadable)
         bound_us = self.costs.bound_us(batch.method, batch.executable)
         self.life.process.send(messages.Run(loadable.candidate.id, half), self.limits.run_s(bound_us))
         self.memory.runs(loadable.candidate.id, batch.need, batch.waiting_rows, self._loop.time())
 
     def results(self, batch: Batch) -> list[np.ndarray]:
         """Views of the results of the batch that ended last, valid until the next one is submitted."""
-        assert self._last is not None, batch
-        return [self.arena.array(region, self._last.half) for region in self._last.loadable.outputs]
+        return self._sent.results(batch)
 
     async def ask(self, wait_s_max: float) -> messages.Answer | None:
         """What the process says of itself; None if it dies, or is in the middle of a batch for longer."""
@@ -247,14 +228,12 @@ class LaneProxy:
                 self._acknowledge(message)
 
     def _settle(self, message: messages.Done | messages.Failed) -> None:
-        self._last = last = self._sent.popleft()
-        batch = last.batch
-        if self._sent:  # it begins now, and took no time so far
-            self._sent[0].batch.sent_ns = message.end_ns if isinstance(message, messages.Done) else time.time_ns()
+        end_ns = message.end_ns if isinstance(message, messages.Done) else time.time_ns()
+        batch, loadable = self._sent.over(end_ns)
         self._deciding = self.memory.undecided  # then no batch begins before that is done
         if isinstance(message, messages.Failed):
             if message.out_of_memory:
-                self._short(last.loadable, message.reason)
+                self._short(loadable, message.reason)
             self._watcher.failed(self, batch, message.reason, out_of_memory=message.out_of_memory)
         else:
             self.batches_run += 1
@@ -284,11 +263,6 @@ class LaneProxy:
         self.memory.short(loadable, reason, self._loop.time())
         self._look_at(self._loop.time())
 
-    @property
-    def _running(self) -> set[int]:
-        """The executables that run, or are to next."""
-        return {sent.batch.executable.id for sent in self._sent}
-
     def _look_at(self, time_s: float) -> None:
         """See next at this time what can come."""
         if self._look is not None:
@@ -298,7 +272,7 @@ class LaneProxy:
     def _make_room(self) -> bool:
         """Let come what may by now, and let go what has to for that; whether anything did."""
         now_s = self._loop.time()
-        cooled = self.memory.make_room(self._running, now_s)
+        cooled = self.memory.make_room(self._sent.executables, now_s)
         self._load_more()
         if cooled:
             self._watcher.cooled(self)
@@ -313,7 +287,7 @@ class LaneProxy:
         self._load_more()
 
     def _load_more(self) -> None:
-        for work in self.held.loads.take(running=self._running):
+        for work in self.held.loads.take(running=self._sent.executables):
             self.life.process.send(work)
         if self.held.loaded and self.state == "loading":
             self.life.warmed()
@@ -323,14 +297,10 @@ class LaneProxy:
         self.held.forget(ended.status if ended.of_a_load else None)
         self.memory.forget()
         self.warmed.clear()
-        batches: list[Batch | None] = []
-        for sent in self._sent:
-            sent.batch.begun = self.arena.runs_begun >= sent.number and ended.cause is not Cause.REPLACED
-            batches.append(sent.batch)
-        self._sent.clear()
+        batches = self._sent.abandon(blameless=ended.cause is Cause.REPLACED)
         self._deciding = False
-        if not batches and self.state != "stopped":
-            batches = [None]
         reason = "the instance is shutting down" if self.state == "stopped" else f"the {self.name} lane {ended}"
         for batch in batches:
             self._watcher.failed(self, batch, reason)
+        if not batches and self.state != "stopped":
+            self._watcher.failed(self, None, reason)

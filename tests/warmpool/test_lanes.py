@@ -23,8 +23,9 @@ from warmpool.catalog import read_catalog
 from warmpool.circuit import FAILURES_MAX
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.forking import Zygote
-from warmpool.lanes import STAGED_US_MAX, LaneProxy
+from warmpool.lanes import LaneProxy
 from warmpool.load_plan import plan_loads
+from warmpool.sent_batches import STAGED_US_MAX
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import LOOK_S, Cause, Limits
 
