@@ -107,6 +107,11 @@ class LaneProxy:
         return self._sent.running
 
     @property
+    def methods(self) -> set[ServedMethod]:
+        """Of what it runs, and is to run next."""
+        return self._sent.methods
+
+    @property
     def idle(self) -> bool:
         """Whether it can take a batch: it has a process that runs none and loads nothing that has to be alone."""
         return not self._sent and self._takes_more

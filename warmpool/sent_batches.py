@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from warmpool.arena import HALVES, Arena
 from warmpool.batches import Batch
+from warmpool.catalog import ServedMethod
 from warmpool.load_plan import Loadable
 
 STAGED_US_MAX = 5000.0  # a run that is predicted to take longer gains little, and the next batch might change meanwhile
@@ -52,6 +53,11 @@ class SentBatches:
     def executables(self) -> set[int]:
         """The numbers of those that run, or are to next."""
         return {sent.loadable.candidate.id for sent in self._sent}
+
+    @property
+    def methods(self) -> set[ServedMethod]:
+        """Of all batches."""
+        return {sent.batch.method for sent in self._sent}
 
     def write(self, batch: Batch, loadable: Loadable) -> int:
         """Write a batch into a half that is free, padded; which half that is."""

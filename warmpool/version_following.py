@@ -261,7 +261,7 @@ class VersionFollowing:
             log.info("version is retired", extra={"model": key})
             self.retiring[key] = model
             self._dataplane.withdraw(model)
-        busy = {lane.batch.method for lane in self._lanes if lane.batch} if self.retiring else set()
+        busy = {method for lane in self._lanes for method in lane.methods} if self.retiring else set()
         busy |= {part.method for part in self._dataplane.batcher.waiting()} if self.retiring else set()
         for key, model in list(self.retiring.items()):
             if key in wanted:

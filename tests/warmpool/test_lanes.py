@@ -207,8 +207,10 @@ def test_a_staged_executable_that_is_planned_no_more_goes_after_it_has_run(in_wo
         running, staged = world.batch("count", steps=[3]), world.batch(x=[[1, 2, 3, 4]])
         world.lane.submit(running)
         world.lane.submit(staged)
+        assert world.lane.methods == {running.method, staged.method}, "both are still needed"
         world.lane.retire([staged.executable.id])
         await world.until_told(2)
+        assert world.lane.methods == set()
         assert [(kind, batch) for kind, batch, _ in world.told] == [("finished", running), ("finished", staged)]
         assert world.told[1][2][0].tolist() == [[32.0, 20.0, 3.0]]
         answer = await world.lane.ask(WAIT_S_MAX)
