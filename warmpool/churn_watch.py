@@ -87,7 +87,7 @@ class ChurnWatch:
     def _missing(self) -> int:
         """Executables that are planned and not there. A lane or model that lacks everything counts as one."""
         forecast = self._dataplane.batcher.cold.forecast
-        methods = [method for model in self._dataplane.catalog.models.values() for method in model.methods.values()]
+        methods = [method for model in self._dataplane.catalog.versions.values() for method in model.methods.values()]
         coming = sum(len(forecast.lacking(method)) for method in methods) if forecast else 0
         return coming + sum(map(_missing_in, self._lanes))
 

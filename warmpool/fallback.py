@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, override
 
 from warmpool.errors import NotWarm
 
@@ -58,6 +58,22 @@ class Forecast(Protocol):
 
     def lacking(self, method: ServedMethod) -> Sequence[Sizes]:
         """Buckets of a method that are planned for the primary lane, and that it has not been told of yet."""
+
+
+class Unknown(Forecast):
+    """As long as nobody has found out what will be made: it may be anything, so requests wait for that."""
+
+    @override
+    def ready_in_s(self, method: ServedMethod, need: Sizes) -> float | None:
+        return 0.0
+
+    @override
+    def over_in_s(self) -> float:
+        return 0.0
+
+    @override
+    def lacking(self, method: ServedMethod) -> Sequence[Sizes]:
+        return ()
 
 
 class StepCounts:

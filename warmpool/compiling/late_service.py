@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache.signed_store import SignedStore
 from warmpool.dataplane import DataPlane
+from warmpool.fallback import Unknown
 from warmpool.lanes import LaneProxy
 from warmpool.plan_following import PlanFollowing
 from warmpool.served_models import ServedModels
@@ -40,6 +41,8 @@ class LateService:
         self._upkeep = upkeep
         self._plan_following = plan_following
         self._service: CompileService | None = None
+        if settings.compile != "off":
+            dataplane.batcher.cold.forecast = Unknown()
 
     async def run(self) -> None:
         """Until it is cancelled; begins when the start is over."""
@@ -48,15 +51,22 @@ class LateService:
         from warmpool.compiling.service import CompileService, Told
 
         lacking = Lacking(self._store, self._lanes, self._dataplane, self._models.fingerprints)
-        told = Told(self._take_up, self._dataplane.batcher.changed)
+        told = Told(self._take_up, self._changed)
         self._service = CompileService(self._settings, self._store, lacking, self._upkeep.calls, told)
         self._upkeep.noticed = self._service.notice
-        self._dataplane.batcher.cold.forecast = self._service
+        if self._service.off:
+            self._changed()
         await self._service.run()
 
     def describe(self) -> dict[str, Any]:
         """As the status shows it."""
         return self._service.describe() if self._service else {"state": "starting"}
+
+    def _changed(self) -> None:
+        """It is known what will be made, and that is something else than before."""
+        off = self._service is None or self._service.off
+        self._dataplane.batcher.cold.forecast = None if off else self._service
+        self._dataplane.batcher.changed()
 
     async def _take_up(self) -> None:
         """The store has more than before."""
