@@ -116,6 +116,7 @@ class _Gauges(Collector):
             states.add_metric([state], churn.churn.state is state)
         yield states
         yield from _of_rollouts(self._instance)
+        yield from _of_compiling(self._instance)
         upkeep = self._instance.upkeep
         yield _gauge("warmpool_store_trouble", "1 while the store cannot be used.", bool(upkeep.store_trouble))
         yield CounterMetricFamily(
@@ -198,6 +199,17 @@ def _of_rollouts(instance: Instance) -> Iterable[Metric]:
     for labels, count in rollouts.decided.items():
         decided.add_metric([*labels], count)
     yield decided
+
+
+def _of_compiling(instance: Instance) -> Iterable[Metric]:
+    compiling = instance.compiling
+    yield _gauge("warmpool_compiles_waiting", "Executables that are missing and will be made.", compiling.waiting)
+    compiled = CounterMetricFamily(
+        "warmpool_compiled", "Executables that were missing, by what became of them.", labels=["outcome"]
+    )
+    for outcome, count in compiling.outcomes.items():
+        compiled.add_metric([outcome], count)
+    yield compiled
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -76,6 +76,21 @@ class Watch:
 
 
 @dataclass
+class Compiling:
+    waiting: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Rollouts:
+    models: list[str] = field(default_factory=list)
+    decided: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def is_active(self, model):
+        return model in self.models
+
+
+@dataclass
 class State:
     """What metrics read of an instance."""
 
@@ -84,6 +99,8 @@ class State:
     lanes: list[Lane] = field(default_factory=list)
     upkeep: Upkeep = field(default_factory=Upkeep)
     churn: Watch = field(default_factory=Watch)
+    compiling: Compiling = field(default_factory=Compiling)
+    rollouts: Rollouts = field(default_factory=Rollouts)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def unready_reasons(self):
@@ -227,6 +244,14 @@ def test_what_the_upkeep_found_is_counted_and_trouble_with_the_store_is_so_while
     state.upkeep.store_trouble = ""
     value = scraped(metrics)
     assert (value("store_trouble"), value("quarantined_total")) == (0, 2)
+
+
+def test_what_was_missing_is_counted_by_what_became_of_it(metrics, state):
+    state.compiling = Compiling(3, {"made": 5, "failed": 1})
+    value = scraped(metrics)
+    assert value("compiles_waiting") == 3
+    assert value("compiled_total", outcome="made") == 5
+    assert value("compiled_total", outcome="failed") == 1
 
 
 def test_requests_are_counted_by_the_step_of_the_ladder_that_they_took(metrics, state):

@@ -58,6 +58,16 @@ class LateService:
             self._changed()
         await self._service.run()
 
+    @property
+    def waiting(self) -> int:
+        """How many executables are missing and will be made, those that are under way among them."""
+        return self._service.waiting if self._service else 0
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """How many there were ever of each outcome."""
+        return self._service.outcomes if self._service else {}
+
     def describe(self) -> dict[str, Any]:
         """As the status shows it."""
         return self._service.describe() if self._service else {"state": "starting"}

@@ -108,6 +108,18 @@ class CompileService:
         """Buckets of a method that are planned for the primary lane, and that it has not been told of."""
         return self._backlog.lacking(method)
 
+    @property
+    def waiting(self) -> int:
+        """How many executables are missing and will be made, those that are under way among them."""
+        running = self._backlog.running
+        return len(self._backlog.waiting) + (len(running.left) if running else 0)
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """How many there were ever of each outcome."""
+        history = self._backlog.history
+        return {"made": history.made, "failed": history.failed}
+
     def describe(self) -> dict[str, Any]:
         """As the status shows it."""
         return {
@@ -120,14 +132,12 @@ class CompileService:
     # Looking
 
     async def _look_for_ever(self) -> None:
-        looks, known = 0, False
+        looks = 0
         while True:
             self._news.clear()
             found = await self._calls.ask("what is missing", self._lacking.look())
-            if found is not None:  # else what was known stays
-                if self._backlog.take_in(found, _now()) or not known:
-                    self._told.changed()
-                known = True
+            if found is not None and self._backlog.take_in(found, _now()):  # else what was known stays
+                self._told.changed()
             self._begin_next()
             looks += 1
             with contextlib.suppress(TimeoutError):

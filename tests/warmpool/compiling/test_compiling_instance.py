@@ -141,6 +141,8 @@ def test_a_store_that_has_nothing_for_this_kind_of_machine_is_filled_by_the_inst
     assert {one["key"] for one in status["history"]} == made
     assert {one["outcome"] for one in status["history"]} == {"made"}
     assert (status["failures"], status["waiting"], status["running"]) == ({}, 0, [])
+    assert instance.gauge("warmpool_compiled_total", outcome="made") == len(made)
+    assert instance.gauge("warmpool_compiled_total", outcome="failed") == instance.gauge("warmpool_compiles_waiting")
     assert all(count == 1 for count in place.fates.keys().values())
 
 
