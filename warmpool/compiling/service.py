@@ -132,12 +132,14 @@ class CompileService:
     # Looking
 
     async def _look_for_ever(self) -> None:
-        looks = 0
+        looks, known = 0, False
         while True:
             self._news.clear()
             found = await self._calls.ask("what is missing", self._lacking.look())
-            if found is not None and self._backlog.take_in(found, _now()):  # else what was known stays
-                self._told.changed()
+            if found is not None:  # else what was known stays
+                if self._backlog.take_in(found, _now()) or not known:
+                    self._told.changed()
+                known = True
             self._begin_next()
             looks += 1
             with contextlib.suppress(TimeoutError):
