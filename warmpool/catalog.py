@@ -74,11 +74,13 @@ class Catalog:
     Attributes:
         models: By name, the version that gets every request of which nothing else is said.
         others: By key, further versions that lanes are to hold.
+        retiring: By key, those of them that no request gets any more, and of which something waits or runs.
         problems: By name, what is wrong with a model that cannot be served.
     """
 
     models: dict[str, ServedModel] = field(default_factory=dict)
     others: dict[str, ServedModel] = field(default_factory=dict)
+    retiring: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
 
     @property

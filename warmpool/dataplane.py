@@ -146,13 +146,17 @@ class DataPlane:
     def withdraw(self, model: ServedModel) -> None:
         """No request gets a version from now on; those that have it are still answered."""
         name, version = model.manifest.model, model.manifest.version
-        self.catalog.others.pop(model.key, None)
+        self.catalog.others[model.key] = model
+        self.catalog.retiring.add(model.key)
         if self.catalog.models.get(name) is model:
-            del self.catalog.models[name], self.routing[name]
+            del self.catalog.models[name]
+            self.routing.pop(name, None)
         self.warm[name] = self.warm.get(name, frozenset()) - {version}
 
     def forget(self, model: ServedModel) -> None:
-        """Nothing of a version waits or runs, or ever will."""
+        """Nothing of a version that was withdrawn waits or runs, or ever will."""
+        del self.catalog.others[model.key]
+        self.catalog.retiring.discard(model.key)
         for method in model.methods.values():
             self.batcher.forget(method)
             self.traffic.forget(method)
@@ -160,7 +164,8 @@ class DataPlane:
     def _versions(self, name: str) -> dict[str, ServedModel]:
         """The versions of a model, the stable one first. Raises as `model`."""
         stable = self.catalog.models.get(name)
-        others = [model for model in self.catalog.others.values() if model.manifest.model == name]
+        hidden = self.catalog.retiring
+        others = [one for one in self.catalog.others.values() if one.manifest.model == name and one.key not in hidden]
         if stable is not None or (others and name not in self.catalog.problems):
             return {model.manifest.version: model for model in (*([stable] if stable else ()), *others)}
         if self.catalog is self._unread:

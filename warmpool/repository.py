@@ -40,7 +40,7 @@ class Repository:
         """
         name, _, version = key.partition("/")
         catalog, following = self._dataplane.catalog, self._following
-        if key in following.retiring:
+        if key in catalog.retiring:
             return "retiring", ""
         if name in following.unloaded:
             return "unloaded", "it was told to"
@@ -48,7 +48,7 @@ class Repository:
         if model is None:
             return ("refused", following.refused[key]) if key in following.refused else ("loading", "")
         stable = catalog.models.get(name) is model
-        if following.is_warm(model):
+        if following.is_warm(model) if stable else version in self._dataplane.warm.get(name, ()):
             serving = following.serving.get(name) or Serving(stable=version)
             return "serving" if stable or (serving.canary == version and serving.share > 0) else "warm", ""
         reason = why_not(self._lanes[0].held, key) if self._lanes else ""
@@ -118,12 +118,11 @@ class Repository:
 
     def _keys(self) -> dict[str, list[str]]:
         """The versions (by key) of each model."""
-        models, retiring = self._dataplane.catalog.models, self._following.retiring
-        found: dict[str, dict[str, None]] = {}
-        for name in sorted({*self._following.serving, *models, *(one.manifest.model for one in retiring.values())}):
+        own = self._dataplane.catalog.versions
+        found = {}
+        for name in sorted({*self._following.serving, *(model.manifest.model for model in own.values())}):
             serving = self._following.serving.get(name)
             keys = [f"{name}/{version}" for version in serving.versions] if serving else []
-            keys += [models[name].key] if name in models else []
-            keys += [key for key, one in retiring.items() if one.manifest.model == name]
-            found[name] = dict.fromkeys(keys)
-        return {name: list(keys) for name, keys in found.items()}
+            keys += [key for key, model in own.items() if model.manifest.model == name]
+            found[name] = list(dict.fromkeys(keys))
+        return found

@@ -65,7 +65,6 @@ class VersionFollowing:
         serving: By model, what the store says.
         unloaded: Models that are not to be served here, whatever the store says.
         refused: By key, why a version cannot be taken up.
-        retiring: By key, versions that no request gets any more, and of which something waits or runs.
         looks: How often it has looked at what the store says.
         settled: Is set, and cleared, each time that it was decided anew who gets requests.
     """
@@ -82,7 +81,6 @@ class VersionFollowing:
         self.serving: dict[str, Serving] = {}
         self.unloaded: set[str] = set()
         self.refused: dict[str, str] = {}
-        self.retiring: dict[str, ServedModel] = {}
         self.looks = 0
         self.settled = asyncio.Event()
         self.overrule: Callable[[str, Serving], Serving] = lambda _, serving: serving  # may take from what is served
@@ -124,7 +122,7 @@ class VersionFollowing:
 
     def moved(self) -> None:
         """Lanes have more or less than before."""
-        if (self._dataplane.catalog.others or self.retiring) and self._soon is None:
+        if self._dataplane.catalog.others and self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(SETTLE_S, self.settle)
 
     def is_warm(self, model: ServedModel) -> bool:
@@ -143,7 +141,7 @@ class VersionFollowing:
         wanted = self._wanted()
         self.refused = {key: reason for key, reason in self.refused.items() if key in wanted}
         self._rests = {what: rest for what, rest in self._rests.items() if what.rpartition(" ")[2] in wanted}
-        for key in wanted - self._dataplane.catalog.versions.keys() - self.retiring.keys():
+        for key in wanted - self._dataplane.catalog.versions.keys():
             if self._begins(key):
                 group.create_task(self._take_up(key))
         for lane in self._lanes:
@@ -228,6 +226,7 @@ class VersionFollowing:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
+        self._retire()
         for name, serving in self.serving.items():
             if name not in self.unloaded:
                 self._admit(name, serving)
@@ -238,7 +237,7 @@ class VersionFollowing:
     def _admit(self, name: str, serving: Serving) -> None:
         catalog, dataplane = self._dataplane.catalog, self._dataplane
         stable = catalog.others.get(f"{name}/{serving.stable}")
-        if stable is not None and self.is_warm(stable):
+        if stable is not None and self._may_get(stable):
             before = catalog.models.get(name)
             if before is not None:
                 catalog.others[before.key] = before
@@ -249,25 +248,27 @@ class VersionFollowing:
         if current is not None:
             routing = dataplane.routing.setdefault(name, Routing(current.manifest.version))
             routing.follow(msgspec.structs.replace(serving, stable=current.manifest.version))
-            own = (one for one in catalog.versions.values() if one.manifest.model == name)
-            dataplane.warm[name] = frozenset(one.manifest.version for one in own if self.is_warm(one))
+            own = [one for one in catalog.versions.values() if one.manifest.model == name]
+            dataplane.warm[name] = frozenset(one.manifest.version for one in own if self._may_get(one))
+
+    def _may_get(self, model: ServedModel) -> bool:
+        return model.key not in self._dataplane.catalog.retiring and self.is_warm(model)
 
     def _retire(self) -> None:
         """Let go what is named no more, once nothing of it waits or runs; what is named again stays."""
         catalog, wanted = self._dataplane.catalog, self._wanted()
-        gone = {key: model for key, model in catalog.others.items() if key not in wanted}
-        gone |= {model.key: model for name, model in catalog.models.items() if name in self.unloaded}
-        for key, model in gone.items():
-            log.info("version is retired", extra={"model": key})
-            self.retiring[key] = model
+        gone = [model for key, model in catalog.others.items() if key not in {*wanted, *catalog.retiring}]
+        gone += [model for name, model in catalog.models.items() if name in self.unloaded]
+        for model in gone:
+            log.info("version is retired", extra={"model": model.key})
             self._dataplane.withdraw(model)
-        busy = {method for lane in self._lanes for method in lane.methods} if self.retiring else set()
-        busy |= {part.method for part in self._dataplane.batcher.waiting()} if self.retiring else set()
-        for key, model in list(self.retiring.items()):
-            if key in wanted:
-                catalog.others[key] = self.retiring.pop(key)
+        busy = {method for lane in self._lanes for method in lane.methods} if catalog.retiring else set()
+        busy |= {part.method for part in self._dataplane.batcher.waiting()} if catalog.retiring else set()
+        for model in [catalog.others[key] for key in catalog.retiring]:
+            if model.key in wanted:
+                catalog.retiring.discard(model.key)
             elif busy.isdisjoint(model.methods.values()):
-                self._part_with(self.retiring.pop(key))
+                self._part_with(model)
 
     def _part_with(self, model: ServedModel) -> None:
         for lane in self._lanes:
