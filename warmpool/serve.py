@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grpc-port", help="gRPC port (8001), 0 for none")
     parser.add_argument("--accelerator", choices=ACCELERATORS, help="where the primary lane's device comes from (auto)")
     parser.add_argument("--deadline-ms", help="time a request gets that brings no deadline (30000)")
-    parser.add_argument("--drain-s-max", help="time that running requests get after SIGTERM (10)")
+    parser.add_argument("--drain-s-max", help="time from SIGTERM to the end, of which requests get most (10)")
     parser.add_argument("--run-s-max", help="time that a batch may run before its lane is replaced (60)")
     parser.add_argument("--load-s-max", help="time that a load may take before its lane is replaced (120)")
     parser.add_argument("--queue-rows-max", help="rows that may wait, more are refused with 429 (4096)")

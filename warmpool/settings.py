@@ -46,7 +46,7 @@ class Settings(StoreSettings):
     deadline_ms: int = 30_000
     """Time a request gets that brings no deadline of its own."""
     drain_s_max: float = 10.0
-    """Time that running requests get after SIGTERM."""
+    """Time from SIGTERM to the end; requests get seven tenths of it, or all but 3 s if that is more."""
     run_s_max: float = 60.0
     """Time that a batch may run before its lane is taken for hung and replaced."""
     load_s_max: float = 120.0
