@@ -82,7 +82,8 @@ class Instance:
         self.plan_following = PlanFollowing(self.lanes, self.models, calls, self.upkeep.notice)
         self.versions = VersionFollowing(store, self.dataplane, self.lanes, self.models, self.plan_following, calls)
         self.repository = Repository(self.versions, self.dataplane, self.lanes)
-        self.rollouts = Rollouts.of(store, self.dataplane, self.versions, calls, lambda: self.models.far)
+        state, far = self.repository.state, lambda: self.models.far
+        self.rollouts = Rollouts.of(store, self.dataplane, self.versions, state, calls, far)
         parts = (self.dataplane, self.lanes, self.models, self.upkeep, self.plan_following)
         self.compiling = LateService(settings, store, *parts)
         self._preload = preload

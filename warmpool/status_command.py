@@ -86,6 +86,15 @@ class Churn(msgspec.Struct, frozen=True):
     steady_in_s: float | None
 
 
+class Rollout(msgspec.Struct, frozen=True):
+    """A rollout under way: what this instance concludes of the canary by now, and why."""
+
+    stable: str
+    canary: str
+    verdict: str
+    reason: str
+
+
 class Status(msgspec.Struct, frozen=True):
     """The document of /v1/status, as far as it is shown."""
 
@@ -99,6 +108,7 @@ class Status(msgspec.Struct, frozen=True):
     compiling: Compiling
     lanes: list[Lane]
     rows_waiting: int
+    rollouts: dict[str, Rollout] = {}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,10 +145,7 @@ def show(console: Console, status: Status) -> None:
         console.print(f"  {status.store.quarantined} executables quarantined: `warmpool cache ls`", style="yellow")
     _show_churn(console, status.churn)
     show_compiling(console, status.compiling)
-    models = Table("model", "version", "ready", "methods", box=None)
-    for name, model in status.models.items():
-        models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))
-    console.print(models)
+    _show_models(console, status)
     columns = ("lane", "pid", "state", "warm", "evicted", "held", "batches", "restarts", "compiles", "memory")
     lanes = Table(*columns, box=None)
     for lane in status.lanes:
@@ -158,6 +165,16 @@ def show(console: Console, status: Status) -> None:
     for lane in status.lanes:
         for trouble in _troubles(lane):
             console.print(escape(f"  {lane.name}: {trouble}"), style="yellow", soft_wrap=True)
+
+
+def _show_models(console: Console, status: Status) -> None:
+    models = Table("model", "version", "ready", "methods", box=None)
+    for name, model in status.models.items():
+        models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))
+    console.print(models)
+    for name, rollout in status.rollouts.items():
+        versions = f"{rollout.canary} beside {rollout.stable}"
+        console.print(escape(f"  {name}: {versions}: {rollout.verdict} ({rollout.reason})"), soft_wrap=True)
 
 
 def show_costs(console: Console, lanes: list[Lane]) -> None:

@@ -12,7 +12,19 @@ from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.command import warmpool
 from warmpool import __version__
 from warmpool.compiling.shown import Compiling
-from warmpool.status_command import Churn, Circuit, Cost, Lane, Memory, Model, Status, StoreStatus, show, show_costs
+from warmpool.status_command import (
+    Churn,
+    Circuit,
+    Cost,
+    Lane,
+    Memory,
+    Model,
+    Rollout,
+    Status,
+    StoreStatus,
+    show,
+    show_costs,
+)
 
 PRIMARY = Lane(
     name="primary",
@@ -207,3 +219,9 @@ def test_a_document_without_what_is_shown_is_another_versions(field):
     del document[field]
     with pytest.raises(msgspec.ValidationError, match=field):
         msgspec.convert(document, Status)
+
+
+def test_a_rollout_under_way_is_a_line_with_what_is_concluded_by_now():
+    rollout = Rollout(stable="1", canary="[2]", verdict="continue", reason="watched for 7 s of 600")
+    text = drawn(status_of(PRIMARY, rollouts={"tiny": rollout}))
+    assert "tiny: [2] beside 1: continue (watched for 7 s of 600)" in text

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 LOOK_FAR_S = 5.0  # between looks at the records in a bucket; those in a folder are read with every tick
-REFUSED_S_MAX = 120.0  # how long a canary may be refused, as one is that is still being copied
+REFUSED_S_MAX = 600.0  # how long a canary may be refused, as one is that is still being copied, or compiled
 SUPPRESS_S = 300.0  # how long alerts wait after a rollout
 
 
@@ -39,7 +39,6 @@ class Versions(Protocol):
     """Who follows what a store says is served, as `overrule` has it."""
 
     serving: dict[str, Serving]
-    refused: dict[str, str]
     overrule: Callable[[str, Serving], Serving]
 
     def follow(self, name: str, serving: Serving) -> None:
@@ -52,6 +51,7 @@ class Rollouts:
 
     Attributes:
         counting: What is counted of the rollouts under way.
+        state: How a version ("model/version") is here, and why, see `Repository.state`.
         far: Whether the store is on a network.
         decided: By model and what was decided, how often this instance did.
     """
@@ -59,6 +59,7 @@ class Rollouts:
     store: SignedStore
     counting: Counting
     versions: Versions
+    state: Callable[[str], tuple[str, str]]
     calls: StoreCalls
     far: Callable[[], bool]
     decided: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -68,10 +69,16 @@ class Rollouts:
 
     @classmethod
     def of(
-        cls, store: SignedStore, dataplane: DataPlane, versions: Versions, calls: StoreCalls, far: Callable[[], bool]
+        cls,
+        store: SignedStore,
+        dataplane: DataPlane,
+        versions: Versions,
+        state: Callable[[str], tuple[str, str]],
+        calls: StoreCalls,
+        far: Callable[[], bool],
     ) -> Rollouts:
         """The rollouts of an instance, which are told of its requests, and have their say in what is served."""
-        rollouts = cls(store, Counting(dataplane), versions, calls, far)
+        rollouts = cls(store, Counting(dataplane), versions, state, calls, far)
         dataplane.answered = rollouts.counting.answered
         versions.overrule = rollouts.overruled
         return rollouts
@@ -143,9 +150,13 @@ class Rollouts:
                 group.create_task(self._promote(name, watched, verdict.reason))
 
     def _refused_for_long(self, name: str, watched: Watched) -> str:
-        refused = self.versions.refused.get(f"{name}/{watched.serving.canary}", "")
-        watched.refused_s = (watched.refused_s or _now_s()) if refused else None
-        return refused if watched.refused_s is not None and _now_s() - watched.refused_s >= REFUSED_S_MAX else ""
+        """Why the canary cannot be served here, once it could not be for long: it is damaged, or does not compile."""
+        state, reason = self.state(f"{name}/{watched.serving.canary}")
+        if state != "refused":
+            watched.refused_s = None
+            return ""
+        watched.refused_s = watched.refused_s or _now_s()
+        return reason if _now_s() - watched.refused_s >= REFUSED_S_MAX else ""
 
     def _what_forbids_promotion(self, watched: Watched) -> str:
         by_whom = ""

@@ -41,9 +41,12 @@ class FakeVersions:
 
     def __init__(self) -> None:
         self.serving: dict[str, Serving] = {}
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, str] = {}  # by key
         self.followed: list[Serving] = []
         self.overrule: Callable[[str, Serving], Serving] = lambda _, serving: serving
+
+    def state(self, key: str) -> tuple[str, str]:
+        return ("refused", self.refused[key]) if key in self.refused else ("serving", "")
 
     def follow(self, name: str, serving: Serving) -> None:
         self.serving[name] = serving
@@ -102,7 +105,8 @@ async def scene(folder: Any, trust: Trust = ANYONE, serving: Serving = SERVING) 
     writer.put(stored.serving_path("toy"), stored.encode(serving))
     store = SignedStore(bottom, trust, None, audit=Audit(str(folder / "audit")))
     versions = FakeVersions()
-    rollouts = Rollouts.of(store, cast("DataPlane", SimpleNamespace()), versions, StoreCalls(), lambda: False)
+    dataplane = cast("DataPlane", SimpleNamespace())
+    rollouts = Rollouts.of(store, dataplane, versions, versions.state, StoreCalls(), lambda: False)
     running = asyncio.get_running_loop().create_task(rollouts.run())
     try:
         yield Scene(store, rollouts, versions)
