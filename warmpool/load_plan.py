@@ -153,12 +153,12 @@ def plan_loads(
             log.warning("target cannot be read", extra={"model": key, "reason": str(error)})
             plan.missing[key] = told(error)
             continue
-        if target is None:
+        if target is None or not (ladder_only or any(spec.is_for(ladder_only=False) for spec in target.executables)):
             plan.missing[key] = NOT_PUBLISHED
             continue
         targets[key] = target
         plan.add_weights(model, verified.get(key, ""))
-    wanted = [(by_key[key], spec) for key, spec in load_order(targets) if spec.ladder or not ladder_only]
+    wanted = [(by_key[key], spec) for key, spec in load_order(targets) if spec.is_for(ladder_only=ladder_only)]
     add_executables(plan, store, wanted, far=far)
     return plan
 

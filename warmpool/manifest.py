@@ -127,8 +127,10 @@ class MemorySpec(Record, frozen=True, kw_only=True):
 class ExecutableSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One executable of a target, in load order.
 
-    `minimum`: needed before the instance is ready. `ladder`: the CPU lane holds it too. `cost_us`: median run time
-    measured at publish. `memory`: measured then, too; targets of before have none, and are written as they were.
+    `minimum`: needed before the instance is ready. `ladder`: the CPU lane holds it. `cpu_lane_only`: and the primary
+    lane does not, even where that is a CPU too; it was compiled fast for the CPU lane. Targets of before had no such
+    ones: a `ladder` executable without it is for both lanes. `cost_us`: run time measured at publish. `memory`:
+    measured then, too; targets of before have none. What is as usual is not written, so they are written as they were.
     """
 
     key: str
@@ -139,6 +141,11 @@ class ExecutableSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     cost_us: float
     size_bytes: int
     memory: MemorySpec | None = None
+    cpu_lane_only: bool = False
+
+    def is_for(self, *, ladder_only: bool) -> bool:
+        """Whether a lane holds it: the CPU lane, which holds the ladder alone, or the primary one."""
+        return self.ladder if ladder_only else not self.cpu_lane_only
 
 
 class ProofSpec(Record, frozen=True, kw_only=True):

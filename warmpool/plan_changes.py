@@ -41,7 +41,7 @@ def change_of(model: ServedModel, target: Target, loadables: Mapping[int, Loadab
     new = tuple(
         spec
         for spec in target.executables
-        if (spec.ladder or not ladder_only) and _place(spec.method, spec.bucket) not in having
+        if spec.is_for(ladder_only=ladder_only) and _place(spec.method, spec.bucket) not in having
     )
     gone = {}
     for method in methods:

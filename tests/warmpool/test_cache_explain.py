@@ -24,6 +24,7 @@ from warmpool.manifest import Manifest, Serving, Target, encode, executable_path
 from warmpool.survey import survey
 
 COUNT = sum(len(method.buckets) for method in METHODS.values())
+LADDER = 11  # of these buckets, which the CPU lane has executables of its own for where it is published by now
 FLAG = "--xla_cpu_max_isa=AVX2"
 OTHER_JAXLIB = "0.0.1"
 
@@ -57,7 +58,9 @@ def assert_refused(done, *words):
 
 
 def executables(machine):
-    return {(one["method"], stored.bucket_name(one["bucket"])): one for one in machine["executables"]}
+    """Those of the primary lane."""
+    own = [one for one in machine["executables"] if not one["ladder"]]
+    return {(one["method"], stored.bucket_name(one["bucket"])): one for one in own}
 
 
 def target_of(store, digest):
@@ -116,7 +119,7 @@ def test_for_another_machine_each_ingredient_is_named_with_both_values(store, fi
     digest = move(store, fingerprint, cpu_features=theirs, jaxlib=OTHER_JAXLIB, xla_flags=FLAG)
     machine = explained(store, "tiny", status=1)
     assert (machine["fingerprint"], machine["published"]) == (fingerprint.digest, False)
-    assert len(machine["executables"]) == COUNT
+    assert len(machine["executables"]) == COUNT + LADDER
     listed = {(one.method, stored.bucket_name(one.bucket)): one.key for one in target_of(store, digest).executables}
     for identity, one in executables(machine).items():
         assert (one["state"], one["reason"], one["listed_key"]) == ("missing", "", "")
@@ -166,9 +169,9 @@ def test_of_several_machines_the_nearest_is_compared(store, fingerprint):
 def test_flags_of_the_environment_make_everything_miss_and_are_named(store, fingerprint):
     machine = explained(store, "tiny", status=1, XLA_FLAGS=FLAG)
     assert machine["fingerprint"] != fingerprint.digest
-    assert len(machine["executables"]) == COUNT
-    for one in machine["executables"]:
-        assert one["state"] == "missing"
+    assert len(machine["executables"]) == COUNT + LADDER
+    assert {one["state"] for one in machine["executables"]} == {"missing"}
+    for one in executables(machine).values():
         (change,) = one["nearest"]["differences"]
         assert (change["ingredient"], change["wanted"], change["found"]) == ("fingerprint.xla_flags", FLAG, "")
 
@@ -238,7 +241,9 @@ def test_without_any_target_the_plan_of_the_manifest_is_explained(store, fingerp
     store.delete(target_path("tiny", "1", fingerprint.digest))
     machine = explained(store, "tiny", status=1)
     assert not machine["published"]
-    assert {one["state"] for one in machine["executables"]} == {"hit"}  # they lie there, but no instance loads them
+    assert {one["state"] for one in executables(machine).values()} == {
+        "hit"
+    }  # they lie there, but no instance loads them
     assert {(method, stored.bucket_name(sizes)) for method in METHODS for sizes in METHODS[method].buckets} == set(
         executables(machine)
     )
@@ -255,15 +260,17 @@ def test_beside_another_primary_lane_the_cpu_needs_the_ladder_alone(store, finge
         return found
 
     def names(which):
-        return {(method, stored.bucket_name(bucket)) for method, bucket in which}
+        return [(method, stored.bucket_name(bucket), *lane) for method, bucket, *lane in which]
 
     listed = target_of(store, fingerprint.digest).executables
-    ladder = names((one.method, one.bucket) for one in listed if one.ladder)
-    assert 0 < len(ladder) < COUNT
+    own = names((one.method, one.bucket, False) for one in listed)
+    ladder = names((one.method, one.bucket, True) for one in listed if one.ladder)
+    assert (len(own), len(ladder)) == (COUNT, LADDER)
     assert names(needed(version(), "another machine", primary=False)) == ladder
-    assert names(needed(version(), "another machine")) == names((one.method, one.bucket) for one in listed)
+    assert names(needed(version(), "another machine")) == own + ladder
+    assert names(needed(version(), "another machine", platform="cuda")) == own
     store.delete(target_path("tiny", "1", fingerprint.digest))
-    assert names(needed(version(), "another machine", primary=False)) == ladder
+    assert sorted(names(needed(version(), "another machine", primary=False))) == sorted(ladder)
 
 
 def test_a_version_that_is_not_served_is_explained_when_it_is_asked_for(store, fingerprint):
@@ -289,11 +296,11 @@ def test_a_person_sees_once_what_all_buckets_have_and_only_what_differs_in_a_lon
     done = run(store, "tiny")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert lines[0].endswith(f"0 of {COUNT} executables are there")
+    assert lines[0].endswith(f"0 of {COUNT + LADDER} executables are there")
     words = [line.split() for line in lines]
     assert ["fingerprint.cpu_features", f"+{features[0]}", "-amx_made_up"] in words
     assert ["fingerprint.jaxlib", fingerprint.ingredients["jaxlib"], OTHER_JAXLIB] in words
-    assert done.stdout.count("fingerprint.jaxlib") == 1
+    assert done.stdout.count("fingerprint.jaxlib") == 2, "once for each lane"
     assert f"of tiny/1 on {digest}, and likewise for the others" in done.stdout
     assert features[2] not in done.stdout
     assert "\x1b" not in done.stdout

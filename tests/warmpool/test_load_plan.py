@@ -118,6 +118,22 @@ def test_the_cpu_lane_holds_the_ladder_alone(store):
     assert keys(plan(store, ladder_only=True)) == ["a", "c"]
 
 
+def test_what_is_for_the_cpu_lane_alone_the_primary_one_does_not_hold(store):
+    """Of a target of before it holds the ladder, too."""
+    put(store)
+    fast = {"ladder": True, "cpu_lane_only": True}
+    put_target(store, "tiny", executable("a", minimum=True), executable("b", **fast), executable("c", ladder=True))
+    assert keys(plan(store)) == ["a", "c"]
+    assert keys(plan(store, ladder_only=True)) == ["b", "c"]
+
+
+def test_a_model_of_which_there_is_a_ladder_and_nothing_else_yet_is_missing_for_the_primary_lane(store):
+    put(store)
+    put_target(store, "tiny", executable("a", minimum=True, ladder=True, cpu_lane_only=True))
+    assert plan(store).missing == {"tiny/1": NOT_PUBLISHED}
+    assert (plan(store, ladder_only=True).missing, keys(plan(store, ladder_only=True))) == ({}, ["a"])
+
+
 def test_a_model_that_was_not_published_for_this_machine_is_missing_and_the_others_are_planned(store):
     put(store, "elsewhere")
     put(store, "here")

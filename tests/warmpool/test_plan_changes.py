@@ -70,6 +70,12 @@ def test_a_lane_that_holds_the_ladder_alone_takes_up_nothing_else() -> None:
     assert change.new == (added[1],)
 
 
+def test_the_primary_lane_does_not_take_up_what_is_for_the_cpu_lane_alone() -> None:
+    fast = msgspec.structs.replace(spec("embed", ladder=True, batch=3, seq=9), cpu_lane_only=True)
+    assert change_of(MODEL, target(fast, embed=PLANNED), HELD, ladder_only=False).new == ()
+    assert change_of(MODEL, target(fast, embed=PLANNED), HELD, ladder_only=True).new == (fast,)
+
+
 def test_what_is_planned_no_more_is_given_up_and_nothing_of_other_methods_and_models() -> None:
     change = change_of(MODEL, target(embed=PLANNED[:1]), HELD, ladder_only=False)
     assert change.gone == {EMBED: (1,)}

@@ -61,17 +61,11 @@ def main(args: argparse.Namespace) -> int:
         machines = children.machines(args.platform)
     explainer = Explainer(store, version, of_model)
     options = compile_options(os.environ)
-    found = [
-        explainer.explain(
-            machine.platform,
-            machine.fingerprint,
-            options,
-            _filtered(
-                needed(version, machine.fingerprint.digest, primary=machine.primary), version, args.method, args.bucket
-            ),
-        )
-        for machine in machines
-    ]
+    found = []
+    for one in machines:
+        which = needed(version, one.fingerprint.digest, primary=one.primary, platform=one.platform)
+        which = _filtered(which, version, args.method, args.bucket)
+        found.append(explainer.explain(one.platform, one.fingerprint, options, which))
     if args.json:
         print(msgspec.json.encode({"machines": found}).decode())
     else:
@@ -100,7 +94,7 @@ def _filtered(which: Sequence[Needed], version: Published, method: str | None, b
     asked = set(bucket.split(","))
     found = [one for one in chosen if set(bucket_name(one[1]).split(",")) == asked]
     if not found:
-        there = "; ".join(dict.fromkeys(bucket_name(sizes) for _, sizes in chosen))
+        there = "; ".join(dict.fromkeys(bucket_name(sizes) for _, sizes, _ in chosen))
         raise NotPublished(f"BUCKET {bucket!r}: {version.name} has {there}")
     return found
 

@@ -17,13 +17,15 @@ from cache.quarantine import quarantined
 from cache.signed_store import SignedStore
 from warmpool.manifest import Manifest, bucket_name, executable_path
 from warmpool.publishing.buckets import buckets_over, in_load_order
+from warmpool.publishing.places import FAST_OPTIONS
 from warmpool.survey import Published
 
 OTHERS_MAX = 512  # executables that are compared where the model has none of the same method and bucket
 _HEADER_BYTES = 1 << 14  # what nearly every header is shorter than
 _ANY_BUCKET = "*"
 
-Needed = tuple[str, dict[str, int]]  # method, bucket
+Identity = tuple[str, frozenset[tuple[str, int]]]
+Needed = tuple[str, dict[str, int], bool]  # method, bucket, whether it is for the CPU lane alone
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         method: Its method.
         bucket: The size of each dimension.
+        ladder: Whether it is for the CPU lane alone.
         key: What it is stored under.
         state: "hit", "missing", "failed" (to compile, before), "damaged", "untrusted", "foreign" or "unreadable".
         reason: More about what is no hit, "" if no more is known.
@@ -60,6 +63,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
     method: str
     bucket: dict[str, int]
+    ladder: bool
     key: str
     state: str
     reason: str = ""
@@ -69,7 +73,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return f"{self.method} {bucket_name(self.bucket)}"
+        return f"{self.method} {bucket_name(self.bucket)}" + (" for the CPU lane" if self.ladder else "")
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,18 +92,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.published and all(one.state == "hit" and not one.listed_fault for one in self.executables)
 
 
-def needed(version: Published, fingerprint_digest: str, *, primary: bool = True) -> list[Needed]:
+def needed(version: Published, fingerprint_digest: str, *, primary: bool = True, platform: str = "cpu") -> list[Needed]:
     """What the version needs on such a machine: what its target lists; without one what the others do, or its plan.
 
-    Beside a primary lane of another kind the CPU needs no more than the ladder.
+    The ladder is for a CPU. Beside a primary lane of another kind it is all that a CPU needs.
     """
     own = version.targets.get(fingerprint_digest)
     if own:
-        return [(spec.method, spec.bucket) for spec in own.executables]
+        return [(spec.method, spec.bucket, spec.cpu_lane_only) for spec in own.executables]
     listed = [one for target in version.targets.values() for one in target.executables]
     found = [(one.method, one.bucket, one.ladder) for one in listed] or _planned(version.manifest)
-    distinct = {_identity(method, bucket): (method, bucket) for method, bucket, ladder in found if primary or ladder}
-    return list(distinct.values())
+    buckets = {_identity(method, bucket): (method, bucket) for method, bucket, _ in found}
+    ladder = {_identity(method, bucket): (method, bucket) for method, bucket, ladder in found if ladder}
+    return [
+        *((*one, False) for one in buckets.values() if primary),
+        *((*one, True) for one in ladder.values() if platform == "cpu"),
+    ]
 
 
 class Explainer:
@@ -114,7 +122,7 @@ class Explainer:
     def __init__(self, store: SignedStore, version: Published, of_model: Iterable[Published]) -> None:
         self.store = store
         self.version = version
-        self._listed: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, list[tuple[str, str]]]] = {}
+        self._listed: dict[Identity, dict[str, list[tuple[str, str]]]] = {}
         for published in of_model:
             for digest, target in published.targets.items():
                 for spec in target.executables:
@@ -128,19 +136,29 @@ class Explainer:
     ) -> Explanation:
         """Explain these executables on one kind of machine. Raises StoreUnavailable."""
         target = self.version.targets.get(fingerprint.digest)
-        listed = {_identity(one.method, one.bucket): one.key for one in target.executables} if target else {}
+        listed = {
+            (_identity(one.method, one.bucket), one.cpu_lane_only): one.key
+            for one in (target.executables if target else ())
+        }
         return Explanation(
             model=self.version.manifest.model,
             version=self.version.manifest.version,
             platform=platform,
             fingerprint=fingerprint.digest,
             published=target is not None,
-            executables=tuple(self._one(*one, fingerprint, options, listed.get(_identity(*one), "")) for one in which),
+            executables=tuple(
+                self._one(
+                    (method, bucket, ladder),
+                    fingerprint,
+                    {**options, **FAST_OPTIONS} if ladder else options,
+                    listed.get((_identity(method, bucket), ladder), ""),
+                )
+                for method, bucket, ladder in which
+            ),
         )
 
-    def _one(
-        self, method: str, bucket: dict[str, int], fingerprint: Fingerprint, options: Mapping[str, str], listed: str
-    ) -> Explained:
+    def _one(self, which: Needed, fingerprint: Fingerprint, options: Mapping[str, str], listed: str) -> Explained:
+        method, bucket, ladder = which
         programs = self.version.manifest.methods[method].programs
         program = programs.get(bucket_name(bucket)) or programs.get(_ANY_BUCKET, "")
         ingredients = executable_ingredients(program=program, bucket=bucket, fingerprint=fingerprint, options=options)
@@ -153,6 +171,7 @@ class Explainer:
         return Explained(
             method=method,
             bucket=bucket,
+            ladder=ladder,
             key=key,
             state=state,
             reason=reason,
@@ -239,5 +258,5 @@ def _planned(manifest: Manifest) -> list[tuple[str, dict[str, int], bool]]:
     return [(method, bucket.sizes, bucket.ladder) for method, bucket in in_load_order(plans)]
 
 
-def _identity(method: str, bucket: Mapping[str, int]) -> tuple[str, frozenset[tuple[str, int]]]:
+def _identity(method: str, bucket: Mapping[str, int]) -> Identity:
     return method, frozenset(bucket.items())

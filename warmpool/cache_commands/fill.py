@@ -21,6 +21,7 @@ from warmpool.cache_commands.opened import opened
 from warmpool.errors import PublishError, printable
 from warmpool.publishing.from_store import make_from_store
 from warmpool.publishing.machines import CHOICES, Children, Limits, Machine
+from warmpool.publishing.made import How
 from warmpool.publishing.progress import Progress, shown_on
 from warmpool.settings import add_store_flags
 from warmpool.survey import Published, Survey, survey
@@ -63,10 +64,12 @@ def main(args: argparse.Namespace) -> int:
     filled: list[Filled] = []
     with shown_on(sys.stderr) as progress, ExitStack() as stack:
         children = stack.enter_context(Children(Limits()))
-        for version, machine in product(versions, children.machines(args.platform) if versions else ()):
+        machines = children.machines(args.platform) if versions else ()
+        for version, machine in product(versions, machines):
             if not children.alive:  # a failure ends them, with whatever they were doing
                 children = stack.enter_context(Children(Limits()))
-            filled.append(_fill(store, version, machine, children, progress, retry_failed=args.retry_failed))
+            how = How(retry_failed=args.retry_failed, primary=machines[0])
+            filled.append(_fill(store, version, machine, children, progress, how))
     seconds = round(time.monotonic() - start_s, 3)
     if args.json:
         result = {"filled": filled, "problems": problems, "wanted": wanted(store), "seconds": seconds}
@@ -96,15 +99,21 @@ def _fill(
     machine: Machine,
     children: Children,
     progress: Progress,
-    *,
-    retry_failed: bool,
+    how: How,
 ) -> Filled:
     manifest = version.manifest
     digest = machine.fingerprint.digest
     filled = Filled(model=manifest.model, version=manifest.version, platform=machine.platform, fingerprint=digest)
     try:
         made = make_from_store(
-            store, manifest, machine, children, progress, why="filled out of the store", retry_failed=retry_failed
+            store,
+            manifest,
+            machine,
+            children,
+            progress,
+            why="filled out of the store",
+            retry_failed=how.retry_failed,
+            primary=how.primary,
         )
     except (CacheError, PublishError) as error:
         return msgspec.structs.replace(filled, problem=str(error))

@@ -98,10 +98,11 @@ def _fitted(manifest: Manifest, target: Target, source: Source, method: str, cou
         raise NothingToFit("it has no dimensions")
     if not manifest.methods[method].symbolic:
         raise NothingToFit("it was exported once a bucket: give its dimensions other sizes and publish it")
-    if not any(one.method == method for one in target.executables):
+    measured = [one for one in target.executables if one.method == method and not one.cpu_lane_only]
+    if not measured:
         raise NothingToFit("nothing is measured of it on this kind of machine")
     today = buckets_today(manifest, target, method)
-    fit = fit_method(method, dims, today, target.executables, source.seen(manifest, method), count=count)
+    fit = fit_method(method, dims, today, measured, source.seen(manifest, method), count=count)
     if problem := problem_of_plan(manifest, method, fit.buckets):
         raise NothingToFit(f"what fits it cannot be compiled: {problem}")
     return fit

@@ -48,7 +48,7 @@ def measured_us(fit: MethodFit, target: Target) -> float:
     times = {
         tuple(spec.bucket[name] for name in names): spec.cost_us
         for spec in target.executables
-        if spec.method == fit.method
+        if spec.method == fit.method and not spec.cpu_lane_only
     }
     taken = np.array(list(times.values()))
     found = usage(fit.fitted_to.shapes, fit.fitted_to.weights, list(times), lambda *_: taken)

@@ -18,20 +18,21 @@ Identity = tuple[str, str]  # a method, and the name of a point
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One executable that a target needs."""
+    """One executable that a target needs; `ladder`: for the CPU lane alone, compiled fast."""
 
     method: str
     bucket: Bucket
     key: str
     ingredients: dict[str, str]
+    ladder: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.method} {bucket_name(self.bucket.sizes)}"
+        return f"{self.method} {bucket_name(self.bucket.sizes)}" + (" for the CPU lane" if self.ladder else "")
 
     @property
     def place(self) -> Place:
-        return Place(self.method, bucket_name(self.bucket.sizes))
+        return Place(self.method, bucket_name(self.bucket.sizes), self.ladder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,11 @@ class Points:
         return self._subjects[entry.method].without_batch(entry.bucket.sizes)
 
     def unpadded(self, entries: Sequence[Entry]) -> dict[Identity, Entry]:
-        """By method and point the entry that neither pads nor merges anything for it."""
+        """By method and point the entry that neither pads nor merges anything for it, and is compiled as plain JAX."""
         found: dict[Identity, Entry] = {}
         for entry in entries:
+            if entry.ladder:
+                continue
             batch = self._subjects[entry.method].batch
             if batch is None or entry.bucket.sizes[batch] == 1:
                 found[entry.method, bucket_name(self.own(entry))] = entry

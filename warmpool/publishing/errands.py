@@ -9,6 +9,7 @@ from warmpool.manifest import bucket_name
 from warmpool.publishing.draft import Draft
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.machines import Children, Machine
+from warmpool.publishing.places import FAST_OPTIONS
 from warmpool.publishing.program import Program
 from warmpool.publishing.slots import Slots
 
@@ -42,6 +43,7 @@ class Errands:
             "bucket": entry.bucket.sizes,
             "key": entry.key,
             "ingredients": entry.ingredients,
+            "options": FAST_OPTIONS if entry.ladder else {},
             "platform": self.machine.platform,
             "mode": self.machine.mode,
             "stored": self.from_stored,
@@ -81,4 +83,5 @@ class Errands:
 
     def place(self, entry: Entry) -> str:
         """An entry as an error names it."""
-        return f"{self.place_of_method(entry.method)}, bucket {bucket_name(entry.bucket.sizes)}"
+        lane = " for the CPU lane" if entry.ladder else ""
+        return f"{self.place_of_method(entry.method)}, bucket {bucket_name(entry.bucket.sizes)}{lane}"

@@ -32,6 +32,7 @@ def make_from_store(  # noqa: PLR0913  # each is a word of its own in what is as
     retry_failed: bool = False,
     only: Collection[Place] | None = None,
     told: Callable[[PlaceMade], None] = lambda _: None,
+    primary: Machine | None = None,
 ) -> Made:
     """Compile and prove what is missing, and put the target, which is when lanes may see it.
 
@@ -51,6 +52,7 @@ def make_from_store(  # noqa: PLR0913  # each is a word of its own in what is as
         only: The places to make, and the minimum sets where the target has not all of them; each is stored in the
             target as soon as it is proved. None: all, and the target is stored at the end.
         told: How the work for a place ended, as soon as it has; in this thread.
+        primary: The primary lane's kind of machine, where this is the CPU beside it: the two lanes are compared.
 
     Raises:
         PublishError: Nothing more can be made here; of another plan: something failed, and it is ProofFailed if an
@@ -60,7 +62,7 @@ def make_from_store(  # noqa: PLR0913  # each is a word of its own in what is as
     with tempfile.TemporaryDirectory(prefix="warmpool-from-store-") as scratch:
         draft = replace(stored_draft(store, manifest, Path(scratch)), replan=replan)
         reused = Reused(store.bottom)
-        how = How(retry_failed=retry_failed, goes_on=not replan, only=only, told=told)
+        how = How(retry_failed=retry_failed, goes_on=not replan, only=only, told=told, primary=primary)
         maker = TargetMaker(draft, machine, children, store, progress, visible=True, reused=reused, how=how)
         made = maker.make()
         changed = made.known.write()

@@ -55,6 +55,7 @@ class Jobs:
     ) -> None:
         self._draft = draft
         self._errands = Errands(draft, machine, children, trust)
+        self._trust = trust
         self._executor = executor
         self._progress = progress
         self._artifacts: dict[str, Path] = {}
@@ -169,12 +170,34 @@ class Jobs:
             method=entry.method,
             bucket=entry.bucket.sizes,
             minimum=entry.bucket.minimum,
-            ladder=entry.bucket.ladder,
+            ladder=entry.ladder,
+            cpu_lane_only=entry.ladder,
             cost_us=result["cost_us"],
             size_bytes=artifact.stat().st_size,
             memory=msgspec.convert(result["memory"], MemorySpec),
         )
         return spec, msgspec.convert(result["proofs"], list[ProofSpec])
+
+    def alike(
+        self, entry: Entry, artifact: Path, other: Entry, others_artifact: Path, others_machine: Machine
+    ) -> list[ProofSpec]:
+        """Compare an entry with that of the same bucket in the other lane; both are in the store.
+
+        Raises:
+            ProofFailed: They do not answer alike.
+            PublishError: A child failed.
+        """
+        outputs = self._errands.outputs_file(other.method, f"lane-{other.place.bucket}")
+        told = {"outputs": outputs, "points": self._points.of(entry), "trust": self._trust.to_json()}
+        machine = {"platform": others_machine.platform, "mode": others_machine.mode}
+        what = f"{self.place(entry)}: comparing the lanes"
+        self._errands.run(
+            "answers", self._errands.argument(other, artifact=str(others_artifact), **machine, **told), what
+        )
+        result = self._errands.run("lanes", self._errands.argument(entry, artifact=str(artifact), **told), what)
+        if result["failure"]:
+            raise ProofFailed(f"{self._errands.place_of_method(entry.method)}: {result['failure']}")
+        return msgspec.convert(result["proofs"], list[ProofSpec])
 
     def try_edge(self, edge: Edge, digest: str) -> None:
         """Load a reference's executable, which so far only who compiled it ran, and compare it with that run.

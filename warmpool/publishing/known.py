@@ -6,7 +6,7 @@ is stored stays, as long as its executables are there, and each writes on condit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -39,7 +39,8 @@ class Known:
         recording: Whether what is added is stored at once.
         plans: The bucket plans that its entries are of, by method, where they are not the manifest's. What is stored
             already decides instead, if anything is.
-        needed: Places without which nothing of it is visible, where it would be once it is stored: the minimum sets.
+        needed: Where the target is visible once it is stored, places without which none of the same lane is listed: the
+            minimum sets.
         replanned: Methods whose plan is another from now on, whatever is stored: of their executables only those count
             that are proved anew, for a bucket may have to pad more than it had to.
     """
@@ -72,7 +73,7 @@ class Known:
 
     def lacks(self) -> set[Place]:
         """What is needed and not proved."""
-        return set(self.needed - set(map(Place.of, self._specs(self._plans()))))
+        return set(self.needed - self._specs(self._plans()).keys())
 
     def read(self) -> None:
         """Take over what the store says by now."""
@@ -91,17 +92,16 @@ class Known:
     def write(self) -> bool:
         """Add what is known here to what is stored by now; whether that changed it.
 
-        Nothing is stored while something needed is not proved: a lane that sees a target takes the version up.
+        Of a lane that has not all of its minimum sets nothing is added: it would take the version up.
 
         Raises:
             StoreUnavailable: Also where others change it all the time.
         """
         for _ in range(_WRITES_MAX):
             found, generation = self._read()
-            if self.lacks():
-                return False
-            data = encode(self.target())
-            if data == found:
+            target = self.target()
+            data = encode(target)
+            if data == found or not (found or target.executables):
                 return False
             if self.store.put_if(self.path, data, generation) is not None:
                 return True
@@ -115,14 +115,25 @@ class Known:
         references = {key for key in self._stored_references if self._is_sound(key)} | self._references
         return Target(
             fingerprint=dict(self.fingerprint.ingredients),
-            executables=tuple(sorted(self._specs(plans), key=lambda spec: ranks.get(Place.of(spec), len(ranks)))),
+            executables=tuple(sorted(self._listed(plans), key=lambda spec: ranks.get(Place.of(spec), len(ranks)))),
             proofs=merged([*self._stored_proofs, *own]),
             references=tuple(sorted(references)),
             plans=plans or msgspec.UNSET,
         )
 
-    def _specs(self, plans: Mapping[str, PlanSpec]) -> Collection[ExecutableSpec]:
-        """What the target lists: one for each place."""
+    def _listed(self, plans: Mapping[str, PlanSpec]) -> Iterator[ExecutableSpec]:
+        """What the target lists."""
+        chosen = self._specs(plans)
+        held_back = {place.ladder for place in self.needed if place not in chosen}
+        held_back -= {spec.cpu_lane_only for spec in self._stored.values()}  # lanes see those already
+        listed = {place: spec for place, spec in chosen.items() if place.ladder not in held_back}
+        for place, spec in listed.items():
+            # One of before, which both lanes held, is the primary one's alone once the CPU lane has its own.
+            own = not place.ladder and place.other in listed
+            yield msgspec.structs.replace(spec, ladder=False) if own else spec
+
+    def _specs(self, plans: Mapping[str, PlanSpec]) -> dict[Place, ExecutableSpec]:
+        """What is proved: one for each place."""
         ours = {(entry.method, entry.key) for entry in self.entries}
         stored = {
             identity: spec for identity, spec in self._stored.items() if identity in ours or self._is_sound(spec.key)
@@ -132,7 +143,7 @@ class Known:
         # Ours, where others compiled another one for it.
         chosen = {Place.of(spec): spec for spec in planned.values()}
         chosen |= {Place.of(spec): spec for identity, spec in planned.items() if identity in ours}
-        return chosen.values()
+        return chosen
 
     def _plans(self) -> dict[str, PlanSpec]:
         if self._stored_plans is None:

@@ -24,7 +24,9 @@ AT_A_TIME = 2  # which is what a small machine compiles fastest with
 
 _PLATFORMS = {"gpu": "cuda"}  # what some PJRT clients call themselves, and what jax.export does
 _AS_A_LANE = {
+    "answers",
     "describe",
+    "lanes",
     "trial",
     "reference_stored",
 }  # workers that run in what a lane of the machine's mode is forked from

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from warmpool.manifest import Target
 from warmpool.publishing.known import Known
+from warmpool.publishing.machines import Machine
 from warmpool.publishing.places import Place
 
 
@@ -55,9 +56,11 @@ class How:
         only: The places to make, of a visible version, and the minimum sets where its target has not all of them. What
             is done is stored in the target one by one. None: all.
         told: How the work for a place ended.
+        primary: The primary lane's kind of machine, where another one than the CPU lane's is made for.
     """
 
     retry_failed: bool = False
     goes_on: bool = False
     only: Collection[Place] | None = None
     told: Callable[[PlaceMade], None] = lambda _: None
+    primary: Machine | None = None

@@ -13,7 +13,7 @@ from cache.records import decoded
 from cache.signed_store import SignedStore
 from warmpool.manifest import Manifest, Target, bucket_name, target_path
 from warmpool.publishing.buckets import buckets_of, buckets_over, in_load_order
-from warmpool.publishing.places import Place, ingredients_of
+from warmpool.publishing.places import Place, ingredients_of, placed
 from warmpool.publishing.plans import dims_of, plans_for
 
 
@@ -53,7 +53,7 @@ def missing_places(
         store: Where the version is.
         manifest: The version's.
         fingerprint: Of the kind of machine.
-        primary: Whether the lane of this kind is the primary one, which holds all that is planned.
+        primary: Whether the primary lane is of this kind, which holds all that is planned; else only the CPU lane is.
 
     Raises:
         StoreUnavailable: The store cannot be read.
@@ -66,12 +66,10 @@ def missing_places(
         dims = dims_of(manifest, method)
         planned[method] = buckets_of(dims, plans[method].buckets) if method in plans else buckets_over(dims)
     found = []
-    for method, bucket in in_load_order(planned):
-        if not (primary or bucket.ladder):
-            continue
-        place = Place(method, bucket_name(bucket.sizes))
+    for method, bucket, ladder in placed(in_load_order(planned), fingerprint, primary=primary):
+        place = Place(method, bucket_name(bucket.sizes), ladder)
         program = manifest.methods[method].program(bucket.sizes)
-        key = digest_ingredients(ingredients_of(program, bucket.sizes, fingerprint))
+        key = digest_ingredients(ingredients_of(program, bucket.sizes, fingerprint, ladder=ladder))
         if key not in there or (place, key) not in listed:
             found.append(Missing(place, bucket.sizes, key, bucket.minimum, stored=key in there))
     return found

@@ -18,7 +18,7 @@ from warmpool.publishing.subject import VARIANTS, Case, Row, Rows, Subject, Tens
 from warmpool.publishing.values import Fill
 from warmpool.publishing.verdict import Broken, Run, padded_dims
 
-Kind = Literal["platforms", "padding", "batching"]
+Kind = Literal["platforms", "padding", "batching", "lanes"]
 References = Callable[[Row], Tensors]
 
 
@@ -130,6 +130,35 @@ def unfaithful(subject: Subject, point: dict[str, int], author: Run, references:
                     f"jax.jit by {found.error_max:.3g}; let the function depend on its params and inputs only"
                 )
     return None
+
+
+def alike(
+    subject: Subject, bucket: Sizes, points: Sequence[Point], run: Run, others: Callable[[int], Tensors]
+) -> tuple[Tally, str | None]:
+    """Compare the answers of a bucket's executable in one lane with those of the other lane's, row by row.
+
+    Args:
+        subject: The method.
+        bucket: Their bucket.
+        points: The exact shapes of the batches.
+        run: Runs the one.
+        others: What the other answered to a batch, by its number: whole outputs.
+
+    Returns:
+        The comparisons made, and what is wrong, None if nothing is.
+    """
+    tally = Tally()
+    for number, (rows, _) in enumerate(subject.batches(bucket, points)):
+        outputs, theirs = run(subject.padded(bucket, Case(rows, "written"))), others(number)
+        for index, row in enumerate(rows):
+            pairs = zip(subject.cut(outputs, index, row), subject.cut(theirs, index, row), strict=True)
+            for spec, (one, other) in zip(subject.spec.outputs, pairs, strict=True):
+                found = difference(one, other, subject.tolerance)
+                tally.add("lanes", 1, found.error_max)
+                if not found.within:
+                    at = f"at {bucket_name(row.point)} in bucket {bucket_name(dict(bucket))}"
+                    return tally, f"output {spec.name!r} {at} differs between the lanes by {found.error_max:.3g}"
+    return tally, None
 
 
 def kinds_of(subject: Subject, bucket: Sizes, row: Row, *, stored: bool) -> list[Kind]:

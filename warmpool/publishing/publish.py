@@ -164,7 +164,7 @@ def _publish(
         visible = is_published(store, draft, note)
         put_programs(store, draft, reused)
 
-        how = How(retry_failed=options.retry_failed)
+        how = How(retry_failed=options.retry_failed, primary=machines[0])
         makers = [
             TargetMaker(draft, machine, children, store, progress, visible=visible, reused=reused, how=how)
             for machine in machines

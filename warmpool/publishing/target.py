@@ -23,7 +23,7 @@ from cache.ingredients import digest_ingredients
 from cache.signed_store import SignedStore
 from cache.sweep import Reused
 from warmpool.errors import PublishError
-from warmpool.manifest import bucket_name, executable_path, target_path
+from warmpool.manifest import ProofSpec, executable_path, target_path
 from warmpool.publishing.artifacts import Artifacts, read_made
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.claims import Begun, Claims, share
@@ -33,7 +33,7 @@ from warmpool.publishing.jobs import Jobs
 from warmpool.publishing.known import Known
 from warmpool.publishing.machines import Children, Machine, worker_threads
 from warmpool.publishing.made import How, Made, PlaceMade
-from warmpool.publishing.places import Place, ingredients_of
+from warmpool.publishing.places import Place, ingredients_of, placed
 from warmpool.publishing.plans import plans_for
 from warmpool.publishing.progress import Progress
 
@@ -79,7 +79,8 @@ class TargetMaker:
         self.store = store
         self.progress = progress
         self.path = target_path(draft.manifest.model, draft.manifest.version, machine.fingerprint.digest)
-        self.entries = [self._entry(*entry) for entry in draft.entries if machine.primary or entry[1].ladder]
+        places = placed(draft.entries, machine.fingerprint, primary=machine.primary)
+        self.entries = [self._entry(method, bucket, ladder=ladder) for method, bucket, ladder in places]
         self.how = how
         self.artifacts = Artifacts(store, reused, progress.say)
         self.known = Known(
@@ -87,7 +88,7 @@ class TargetMaker:
             self.path,
             machine.fingerprint,
             self.entries,
-            [Place(method, bucket_name(bucket.sizes)) for method, bucket in draft.entries],
+            [entry.place for entry in self.entries],
             progress.say,
             self.artifacts.has,
             trusted=trusted,
@@ -99,6 +100,7 @@ class TargetMaker:
         )
         self.compiled: set[str] = set()
         self.failed: dict[Place, str] = {}
+        self._left: set[Place] = set()  # places that are still to be done here
         self._begun_s: dict[Place, float] = {}
         self.proved = 0
         self.references = 0
@@ -115,6 +117,7 @@ class TargetMaker:
         todo = [entry for entry in self._asked() if entry.key not in stored or entry not in self.known]
         missing = {entry.key for entry in todo} - stored.keys()
         if todo:
+            self._left = {entry.place for entry in todo}
             self._work(todo, stored)
         taken = len(missing - self.compiled)
         return Made(
@@ -130,7 +133,8 @@ class TargetMaker:
     def _asked(self) -> list[Entry]:
         if self.how.only is None:
             return self.entries
-        asked = set(self.how.only) | self.known.lacks()
+        lanes = {place.ladder for place in self.how.only}
+        asked = {*self.how.only, *(place for place in self.known.lacks() if place.ladder in lanes)}
         return [entry for entry in self.entries if entry.place in asked]
 
     def _work(self, todo: list[Entry], stored: dict[str, Path]) -> None:
@@ -172,16 +176,20 @@ class TargetMaker:
             todo = [entry for entry in todo if entry not in self.known and entry.place not in self.failed]
 
     def _begin(self, entry: Entry, jobs: Jobs, claims: Claims) -> Begun:
+        if entry.ladder and entry.place.other in self._left - self._begun_s.keys():
+            return Begun.NOT_YET  # it is compared with that
         if not jobs.has(entry):
             try:
                 claimed = claims.claim(entry, jobs.place(entry))
             except PublishError as error:
                 self._fail(entry, error)
+                self._left.discard(entry.place)
                 jobs.skip(f"left out {entry.name}: {error}")
                 return Begun.DONE
             if not claimed:
                 return Begun.NOT_YET
             if isinstance(claimed, Path) and entry in self.known:
+                self._left.discard(entry.place)
                 jobs.skip(f"took {entry.name}, which another publish made and proved")
                 self._tell(entry)
                 return Begun.DONE
@@ -193,6 +201,7 @@ class TargetMaker:
 
     def _finish(self, entry: Entry, jobs: Jobs, claims: Claims) -> None:
         """Prove and store an entry."""
+        self._left.discard(entry.place)
         try:
             self._prove(entry, jobs, claims)
         except PublishError as error:
@@ -215,22 +224,43 @@ class TargetMaker:
         jobs.answers(entry)  # what is wrong with those is no failure of this executable
         try:
             spec, proofs = jobs.tried(entry, sha256(made).hexdigest() if made else "")
+            self._put_edges(jobs)
+            if made:
+                self.store.put(executable_path(entry.key), made)
+            proofs += self._alike(entry, jobs)
         except PublishError as error:
+            if made:
+                self.store.delete(executable_path(entry.key))  # what is there counts more than a failure
             # Of a version that is published the weights are those that count, so here it is the executable's failure.
             if self.known.needed:
                 claims.failed(entry.key, error, machinery_alive=self.children.alive)
             raise
         self.proved += 1
+        self.compiled |= {entry.key} if made else set()
+        self.known.add(entry, spec, proofs)
+
+    def _put_edges(self, jobs: Jobs) -> None:
         while jobs.references.edges:
             edge = jobs.references.edges.pop()
             data = read_made(edge.entry, edge.artifact)
             jobs.try_edge(edge, sha256(data).hexdigest())
             self.store.put(executable_path(edge.entry.key), data)
             self.known.refer(edge.entry.key)
-        if made:
-            self.store.put(executable_path(entry.key), made)
-            self.compiled.add(entry.key)
-        self.known.add(entry, spec, proofs)
+
+    def _alike(self, entry: Entry, jobs: Jobs) -> list[ProofSpec]:
+        """Compare an entry with the one of its bucket in the other lane, if both are in the store by now.
+
+        So whoever is the second to store one of the two compares them, whichever it is. Where both are made here, the
+        one of the primary lane is the first.
+        """
+        machine = self.machine if self.machine.primary else self.how.primary
+        if machine is None or not entry.bucket.ladder or not (entry.ladder or machine.platform == "cpu"):
+            return []
+        if entry.place.other in self._left:
+            return []  # that comes later, and is compared then
+        other = self._entry(entry.method, entry.bucket, ladder=not entry.ladder, machine=machine)
+        own, others = self.artifacts.sound_file(entry), self.artifacts.sound_file(other)
+        return jobs.alike(entry, own, other, others, machine) if own and others else []
 
     def _fail(self, entry: Entry, error: PublishError) -> None:
         """One place stays empty, and the others are made; raises where that is the end."""
@@ -242,7 +272,8 @@ class TargetMaker:
     def _tell(self, entry: Entry) -> None:
         begun_s = self._begun_s.get(entry.place, time.monotonic())
         failure = self.failed.get(entry.place, "")
-        visible = not failure and self.known.recording and not self.known.lacks()
+        lacks = any(place.ladder == entry.ladder for place in self.known.lacks())
+        visible = not failure and self.known.recording and not lacks
         self.how.told(PlaceMade(entry.place, entry.key, time.monotonic() - begun_s, failure, visible))
 
     def _finished_file(self, entry: Entry) -> Path | None:
@@ -258,6 +289,7 @@ class TargetMaker:
         sizes = self.draft.subject(method).exact_sizes(point)
         return self._entry(method, Bucket(sizes, minimum=False, ladder=False))
 
-    def _entry(self, method: str, bucket: Bucket) -> Entry:
-        ingredients = ingredients_of(self.draft.program(method, bucket).digest, bucket.sizes, self.machine.fingerprint)
-        return Entry(method, bucket, digest_ingredients(ingredients), ingredients)
+    def _entry(self, method: str, bucket: Bucket, *, ladder: bool = False, machine: Machine | None = None) -> Entry:
+        program, machine = self.draft.program(method, bucket).digest, machine or self.machine
+        ingredients = ingredients_of(program, bucket.sizes, machine.fingerprint, ladder=ladder)
+        return Entry(method, bucket, digest_ingredients(ingredients), ingredients, ladder)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from cache.artifact import unpack
 from cache.failures import Failure, record, recorded
 from cache.fingerprint import Fingerprint
 from cache.opening import open_store
@@ -21,6 +23,7 @@ from warmpool.manifest import (
     PlanSpec,
     Serving,
     Target,
+    encode,
     executable_path,
     manifest_path,
     serving_path,
@@ -33,6 +36,7 @@ from warmpool.publishing.missing import Missing, missing_places
 from warmpool.publishing.places import Place
 
 ONE, TWO, FOUR = (Place("predict", f"batch={size},seq=4") for size in (1, 2, 4))
+LADDER = [ONE.other, FOUR.other]  # of the CPU lane alone: the minimum, and as many rows as fit
 
 
 class Crashing(Children):
@@ -81,13 +85,18 @@ class Stale:
         return {one.place: one for one in missing_places(self.store, self.manifest, self.fingerprint)}
 
     def make(
-        self, only: list[Place] | None, *, crashing: Iterable[int] = (), **more: Any
+        self,
+        only: list[Place] | None,
+        *,
+        crashing: Iterable[int] = (),
+        children: type[Crashing] = Crashing,
+        **more: Any,
     ) -> tuple[Made, list[PlaceMade]]:
         told: list[PlaceMade] = []
-        with Crashing(crashing) as children:
-            (machine,) = children.machines("cpu")
+        with children(crashing) as running:
+            (machine,) = running.machines("cpu")
             made = make_from_store(
-                self.store, self.manifest, machine, children, Heard(), why="test", only=only, told=told.append, **more
+                self.store, self.manifest, machine, running, Heard(), why="test", only=only, told=told.append, **more
             )
         return made, told
 
@@ -105,24 +114,25 @@ def stale(published: Stale) -> Stale:
 
 def test_one_place_after_the_other_completes_a_target(stale: Stale) -> None:
     found = stale.missing()
-    assert list(found) == [ONE, TWO, FOUR], "the minimum set first, then by size"
-    assert [(one.minimum, one.stored, one.ladder) for one in found.values()] == [
-        (True, False, False),
-        (False, False, False),
-        (False, False, False),
-    ]
-    assert found[FOUR].bucket == {"batch": 4, "seq": 4}
+    assert list(found) == [ONE, LADDER[0], TWO, FOUR, LADDER[1]], "the minimum sets first, then by size, and by lane"
+    assert [one.minimum for one in found.values()] == [True, True, False, False, False]
+    assert not any(one.stored for one in found.values())
+    assert found[FOUR].bucket == found[FOUR.other].bucket == {"batch": 4, "seq": 4}
+    assert len({one.key for one in found.values()}) == len(found)
 
     made, told = stale.make([FOUR])
     assert made.compiled == 2, "the minimum set comes with the first"
     assert [(one.place, one.visible, one.failure) for one in told] == [(ONE, True, ""), (FOUR, True, "")]
     assert [one.key for one in told] == [found[ONE].key, found[FOUR].key]
     assert stale.listed() == [ONE, FOUR]
-    assert list(stale.missing()) == [TWO]
+    assert list(stale.missing()) == [LADDER[0], TWO, LADDER[1]]
 
     made, told = stale.make([TWO])
     assert (made.compiled, [one.place for one in told]) == (1, [TWO])
     assert stale.listed() == [ONE, TWO, FOUR]
+    made, told = stale.make([FOUR.other])
+    assert [(one.place, one.visible) for one in told] == [(ONE.other, True), (FOUR.other, True)]
+    assert stale.listed() == list(found)
     assert [spec.key for spec in stale.target().executables] == [one.key for one in found.values()]
     assert stale.missing() == {}
     made, told = stale.make(None)
@@ -139,7 +149,7 @@ def test_what_is_stored_and_not_proved_is_missing_and_is_not_compiled(stale: Sta
 
 def test_an_artifact_that_was_set_aside_is_missing_though_the_target_lists_it(stale: Stale) -> None:
     stale.make(None)
-    key = stale.target().executables[1].key
+    key = stale.target().executables[2].key
     stale.store.delete(executable_path(key))
     assert [(place, one.key, one.stored) for place, one in stale.missing().items()] == [(TWO, key, False)]
     made, _ = stale.make([TWO])
@@ -151,8 +161,8 @@ def test_a_place_that_fails_is_recorded_and_does_not_keep_the_others(stale: Stal
     key = stale.missing()[TWO].key
     made, told = stale.make(None, crashing=[2])
     assert set(made.failed) == {TWO}
-    assert {one.place: bool(one.failure) for one in told} == {ONE: False, TWO: True, FOUR: False}
-    assert stale.listed() == [ONE, FOUR]
+    assert {one.place for one in told if one.failure} == {TWO}
+    assert stale.listed() == [ONE, LADDER[0], FOUR, LADDER[1]]
     failure = recorded(stale.store, key)
     assert failure is not None
     assert "crash: signal SIGSEGV" in failure.reason
@@ -186,7 +196,7 @@ def test_a_failure_that_others_recorded_keeps_one_place_empty(stale: Stale) -> N
     record(stale.store, Failure.now(key=key, what="it", reason="no such op", fingerprint=stale.fingerprint.digest))
     made, _ = stale.make(None)
     assert "no such op" in made.failed[FOUR]
-    assert stale.listed() == [ONE, TWO]
+    assert stale.listed() == [ONE, LADDER[0], TWO, LADDER[1]]
 
 
 def test_a_program_of_which_many_failed_is_left_alone_until_somebody_asks(stale: Stale) -> None:
@@ -206,3 +216,91 @@ def test_a_program_of_which_many_failed_is_left_alone_until_somebody_asks(stale:
 def test_limits_say_what_they_allow() -> None:
     assert str(Limits(wall_s_max=2.5, cpu_s_max=4, memory_bytes_max=3 << 29)) == "2.5 s, 4 s of CPU time and 1.5 GiB"
     assert str(Limits(wall_s_max=2, cpu_s_max=0, memory_bytes_max=0)) == "2 s, any CPU time and any memory"
+
+
+# The CPU lane's own ladder
+
+
+def lanes_compared(target: Target) -> int:
+    return sum(proof.cases for proof in target.proofs if proof.kind == "lanes")
+
+
+def test_the_ladder_is_compiled_fast_for_the_cpu_lane_alone_and_answers_as_the_primary_lane(stale: Stale) -> None:
+    stale.make(None)
+    target = stale.target()
+    specs = {Place.of(spec): spec for spec in target.executables}
+    assert [place for place, spec in specs.items() if spec.ladder] == LADDER
+    assert all(spec.cpu_lane_only == spec.ladder for spec in specs.values())
+    for place, spec in specs.items():
+        header, _ = unpack(stale.store.get(executable_path(spec.key)), key=spec.key, trust=stale.store.trust)
+        found = {name: value for name, value in header.ingredients.items() if name.startswith("option.")}
+        assert found.get("option.xla_backend_optimization_level") == ("1" if place.ladder else None)
+    assert lanes_compared(target) > 0
+    assert next(proof.error_max for proof in target.proofs if proof.kind == "lanes") <= 1e-5
+
+
+def test_lanes_are_compared_whichever_is_made_last(stale: Stale) -> None:
+    stale.make([ONE.other])
+    assert stale.listed() == [ONE.other], "the CPU lane has all that it needs, and the primary lane nothing"
+    assert lanes_compared(stale.target()) == 0
+    stale.make([ONE])
+    once = lanes_compared(stale.target())
+    assert once > 0
+    stale.make([FOUR.other])
+    assert lanes_compared(stale.target()) == once
+    stale.make([FOUR])
+    assert lanes_compared(stale.target()) > once
+
+
+class Drifting(Crashing):
+    """Children of a machine where the other lane answers otherwise than it does."""
+
+    def run(self, entry: str, argument: dict[str, Any], what: str) -> dict[str, Any]:
+        result = super().run(entry, argument, what)
+        if entry == "answers":
+            with np.load(argument["outputs"]) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            arrays["0.0"] = np.frombuffer(
+                (np.frombuffer(arrays["0.0"].tobytes(), np.float32) + 0.5).tobytes(), np.uint8
+            )
+            np.savez(argument["outputs"], allow_pickle=False, **arrays)
+        return result
+
+
+def test_an_executable_that_answers_otherwise_than_the_other_lane_is_refused(stale: Stale) -> None:
+    found = stale.missing()
+    stale.make([ONE])
+    made, _ = stale.make([ONE.other], children=Drifting)
+    assert "differs between the lanes by 0.5" in made.failed[ONE.other]
+    assert stale.listed() == [ONE]
+    failure = recorded(stale.store, found[ONE.other].key)
+    assert failure is not None
+    assert "differs between the lanes" in failure.reason
+    assert found[ONE.other].key not in stale.store.names("executables"), "or it would be found, whatever failed"
+
+
+def test_a_target_of_before_keeps_what_it_has_and_gets_a_ladder(stale: Stale) -> None:
+    stale.make(None)
+    target = stale.target()
+    before = [
+        msgspec.structs.replace(spec, ladder=Place.of(spec).other in LADDER)
+        for spec in target.executables
+        if not spec.cpu_lane_only
+    ]
+    for spec in target.executables:
+        if spec.cpu_lane_only:
+            stale.store.delete(executable_path(spec.key))
+    stale.store.put(stale.path, encode(msgspec.structs.replace(target, executables=tuple(before))))
+    assert b"cpu_lane_only" not in stale.store.get(stale.path)
+    assert [spec.is_for(ladder_only=True) for spec in stale.target().executables] == [True, False, True]
+    assert all(spec.is_for(ladder_only=False) for spec in stale.target().executables), "for both lanes, as it was"
+    assert list(stale.missing()) == LADDER
+
+    made, told = stale.make([ONE.other])
+    assert (made.compiled, [one.place for one in told]) == (1, LADDER[:1])
+    specs = {Place.of(spec): spec for spec in stale.target().executables}
+    assert [place for place, spec in specs.items() if spec.ladder] == [ONE.other, FOUR]
+    stale.make(None)
+    specs = {Place.of(spec): spec for spec in stale.target().executables}
+    assert [place for place, spec in specs.items() if spec.ladder] == LADDER
+    assert [specs[place].cost_us for place in (ONE, TWO, FOUR)] == [spec.cost_us for spec in before]

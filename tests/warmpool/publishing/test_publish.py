@@ -251,9 +251,11 @@ def test_the_target_lists_every_bucket_in_load_order_with_its_cost(published: tu
     assert [(one.method, one.bucket["batch"], one.bucket["seq"]) for one in executables if one.minimum] == [
         ("predict", 1, 8),
         ("length", 1, 8),
-    ]
-    assert [one.minimum for one in executables] == [True] * 2 + [False] * 6
-    assert {tuple(one.bucket.values()) for one in executables if one.ladder} == {(1, 8), (2, 8)}
+    ] * 2
+    assert [one.minimum for one in executables] == [True] * 4 + [False] * 8
+    assert [one.ladder for one in executables] == [False] * 2 + [True] * 2 + [False] * 6 + [True] * 2
+    assert [tuple(one.bucket.values()) for one in executables if one.ladder] == [(1, 8)] * 2 + [(2, 8)] * 2
+    assert all(one.cpu_lane_only == one.ladder for one in executables)
     assert all(one.cost_us > 0 and one.size_bytes > 0 for one in executables)
 
 
@@ -261,7 +263,7 @@ def test_the_proofs_are_kept_with_their_figures(published: tuple[Publisher, Summ
     publisher, summary = published
     proofs = {(one.method, one.kind): one for one in publisher.target(summary).proofs}
     assert set(proofs) == {
-        (method, kind) for method in ("predict", "length") for kind in ("platforms", "padding", "batching")
+        (method, kind) for method in ("predict", "length") for kind in ("platforms", "padding", "batching", "lanes")
     }
     assert all(one.cases > 0 and one.error_max <= 1e-5 for one in proofs.values())
 
@@ -282,20 +284,20 @@ def test_publishing_the_same_twice_compiles_nothing_and_writes_nothing(published
     publisher, first = published
     before = publisher.files()
     second = publisher()
-    assert (second.version, second.compiled, second.reused, second.machines[0].proved) == (first.version, 0, 8, 0)
+    assert (second.version, second.compiled, second.reused, second.machines[0].proved) == (first.version, 0, 12, 0)
     assert publisher.heard.steps == []
     assert publisher.files() == before
-    assert "nothing compiled, all 8 executables are in the store" in str(second)
+    assert "nothing compiled, all 12 executables are in the store" in str(second)
 
 
 def test_new_weights_compile_nothing_and_are_proved_with_what_is_stored(published: tuple[Publisher, Summary]) -> None:
     publisher, first = published
     second = publisher(weight="0.25")
     assert second.version != first.version
-    assert (second.compiled, second.reused, second.machines[0].proved) == (0, 8, 8)
+    assert (second.compiled, second.reused, second.machines[0].proved) == (0, 12, 12)
     assert not [step for step in publisher.heard.steps if step.startswith("compiled")]
     assert {(one.method, one.kind) for one in publisher.target(second).proofs} == {
-        (method, kind) for method in ("predict", "length") for kind in ("padding", "batching")
+        (method, kind) for method in ("predict", "length") for kind in ("padding", "batching", "lanes")
     }
     assert publisher.served("toy") == second.version
     assert publisher.manifest(first).version == first.version
@@ -327,7 +329,7 @@ def test_an_environment_that_changes_compiles_gives_other_executables(
     plain = {one.key for one in empty.target(empty(FICKLE.replace("float(next(traces))", "2"))).executables}
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     again = empty(FICKLE.replace("float(next(traces))", "2"), version="again")
-    assert again.compiled == 2
+    assert again.compiled == 4
     assert not plain & {one.key for one in empty.target(again).executables}
 
 
@@ -383,7 +385,7 @@ def test_a_model_that_lets_nothing_but_nan_out_of_its_padding_is_refused(empty: 
         empty(WEIGHTED.format(pad=None))
     leak = "NaN or infinity in the padding of input 'x' along dimension 'seq' reaches it; 'x' declares no pad"
     assert leak in str(caught.value)
-    assert empty(WEIGHTED.format(pad=0.0)).compiled == 1
+    assert empty(WEIGHTED.format(pad=0.0)).compiled == 2
 
 
 def test_a_program_that_is_not_what_its_function_computes_is_refused(empty: Publisher) -> None:
@@ -489,8 +491,8 @@ def test_a_killed_publish_shows_nothing_and_goes_on_where_it_stopped(empty: Publ
     summary = empty()
     done = len(there & {one.key for one in empty.target(summary).executables})
     assert done >= 1
-    assert 0 < summary.compiled == 8 - done
-    assert summary.machines[0].proved <= 8 - done + 1
+    assert 0 < summary.compiled == 12 - done
+    assert summary.machines[0].proved <= 12 - done + 1
     assert empty.served("toy") == summary.version
 
 
@@ -500,7 +502,7 @@ def test_the_command_prints_a_summary_as_json(published: tuple[Publisher, Summar
         command(publisher, "--json"), cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=120
     )
     summary = json.loads(done.stdout)
-    assert (summary["version"], summary["compiled"], summary["reused"]) == (first.version, 0, 8)
+    assert (summary["version"], summary["compiled"], summary["reused"]) == (first.version, 0, 12)
 
 
 def test_the_command_says_what_is_wrong_in_one_line(empty: Publisher) -> None:

@@ -78,7 +78,7 @@ def before(publishers, tmp_path_factory):
     """A store with an earlier version that is served."""
     toy = Toy(tmp_path_factory.mktemp("before"))
     toy.model_file(2.5)
-    assert publishers.publish(toy)["summary"]["compiled"] == 1
+    assert publishers.publish(toy)["summary"]["compiled"] == 2
     return toy
 
 
@@ -138,7 +138,7 @@ class Whole:
         (target,) = version.targets.values()
         self.executables = {executable_path(spec.key) for spec in target.executables}
         self.references = target.references
-        assert done["summary"]["compiled"] == len(self.executables) == len(sizes)
+        assert done["summary"]["compiled"] == len(self.executables) == 2 * len(sizes)
 
     def number(self, path: str) -> int:
         """Of the step that writes a path for the last time."""
@@ -181,10 +181,10 @@ def assert_the_next_publish_ends_it(publishers: Publishers, store: Killed, whole
 def test_killed_right_before_any_step_nothing_half_done_is_visible_and_the_next_publish_ends_it(
     publishers, before, tmp_path
 ):
-    """Of two buckets, so that one of them may be there and the other not."""
+    """Of two buckets for two lanes, so that one of them may be there and the other not."""
     whole = Whole(publishers, before, tmp_path / "whole", sizes=(1, 2))
     kinds = [path.partition("/")[0] for _, path in whole.steps]
-    assert kinds.count("executables") == 4  # two references among them
+    assert kinds.count("executables") == 6  # two references among them
     assert kinds[-3:] == ["weights", "models", "models"]
     assert "leases" in kinds
     for number in range(len(whole.steps) + 1):

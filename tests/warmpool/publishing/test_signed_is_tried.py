@@ -72,7 +72,7 @@ def test_what_is_changed_after_its_trial_is_stored_as_it_was_tried(
     toy = Toy(tmp_path)
     around_trials(monkeypatch, after=lambda entry, file: changed(entry, file, NO_CODE))
     summary, _ = toy.publish()
-    assert summary.compiled == 1
+    assert summary.compiled == 2
     store = open_store(toy.settings)
     (version,) = survey(store).versions
     (target,) = version.targets.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +44,7 @@ def test_elsewhere_there_is_nothing_to_share(platform: str, tmp_path: Path) -> N
 def test_a_child_compiles_with_it_and_with_no_cache_of_executables(
     platform: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lowered = Lowered()
+    lowered, fast = Lowered(), {"xla_backend_optimization_level": "1"}
     settings: dict[str, Any] = {}
     monkeypatch.setattr(worker, "_subject", lambda argument: (None, None))
     monkeypatch.setattr(worker, "_lowered", lambda *arguments: lowered)
@@ -51,9 +52,12 @@ def test_a_child_compiles_with_it_and_with_no_cache_of_executables(
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     manifest = tmp_path / "manifest.json"
     manifest.write_text(json.dumps({}))
-    worker.compile_bucket({"platform": platform, "bucket": {}, "manifest": str(manifest), "outputs": None})
+    worker.compile_bucket(
+        {"platform": platform, "bucket": {}, "manifest": str(manifest), "outputs": None, "options": fast}
+    )
     (options,) = lowered.options
-    assert options == ({"xla_gpu_per_fusion_autotune_cache_dir": str(tmp_path / "autotuning")} if shared else {})
+    tuned = {"xla_gpu_per_fusion_autotune_cache_dir": str(tmp_path / "autotuning")} if shared else {}
+    assert options == {**tuned, **fast}
     assert settings["jax_enable_compilation_cache"] is False
 
 
@@ -71,24 +75,35 @@ def test_a_compile_that_cannot_run_as_a_reference_is_a_compile_all_the_same(
     written: list[Any] = []
     monkeypatch.setattr(worker, "_write_artifact", lambda *arguments: written.append(arguments))
     monkeypatch.setattr(worker, "_run_exact", fail)
-    argument = {"platform": "cpu", "bucket": {}, "manifest": str(tmp_path / "manifest.json"), "outputs": "file"}
+    argument = {
+        "platform": "cpu",
+        "bucket": {},
+        "manifest": str(tmp_path / "manifest.json"),
+        "outputs": "file",
+        "options": {},
+    }
     result = worker.compile_bucket(argument)
     assert (result["failure"], len(written)) == ("RuntimeError: no room for it", 1)
 
 
 class Clocked:
-    """An executable whose runs take what is written here, on a clock of its own."""
+    """An executable whose runs take what is written here, on a clock of its own, and wait besides, by their number."""
 
-    def __init__(self, first_ms: int, others_ms: int) -> None:
-        self.now_ns = 0
+    def __init__(self, first_ms: int, others_ms: int, waits_ms: Callable[[int], int] = lambda _: 0) -> None:
+        self.now_ns = self.computed_ns = 0
         self.runs = 0
-        self.first_ms, self.others_ms = first_ms, others_ms
+        self.first_ms, self.others_ms, self.waits_ms = first_ms, others_ms, waits_ms
 
     def perf_counter_ns(self) -> int:
         return self.now_ns
 
+    def process_time_ns(self) -> int:
+        return self.computed_ns
+
     def run(self, arguments: list[Any]) -> list[Any]:
-        self.now_ns += (self.others_ms if self.runs else self.first_ms) * 1_000_000
+        taken_ms = self.others_ms if self.runs else self.first_ms
+        self.computed_ns += taken_ms * 1_000_000
+        self.now_ns += (taken_ms + self.waits_ms(self.runs)) * 1_000_000
         self.runs += 1
         return arguments
 
@@ -103,20 +118,40 @@ class Clocked:
         (900, 600, 5, 5),
     ],
 )
-def test_what_a_run_takes_is_the_median_of_the_proofs_runs_and_of_more_where_they_are_few(
+def test_what_a_run_takes_is_of_the_proofs_runs_and_of_more_where_they_are_few(
     first_ms: int, others_ms: int, proof_runs: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocked = Clocked(first_ms, others_ms)
+    assert cost_us(clocked, proof_runs, monkeypatch) == others_ms * 1000
+    assert clocked.runs == runs
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "platform", "found_ms"),
+    [
+        (lambda run: run % 3, "cpu", 4),  # whoever else is there adds to a run
+        (lambda run: 1 + run, "cpu", 6),  # half of it may be waiting
+        (lambda run: 400, "cpu", 8),  # and no more
+        (lambda run: 400, "tpu", 404),  # where a device computes, the CPU time says nothing
+    ],
+)
+def test_what_others_take_of_the_machine_does_not_count(
+    waits_ms: Callable[[int], int], platform: str, found_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cost_us(Clocked(9, 4, waits_ms), 3, monkeypatch, platform) == found_ms * 1000
+
+
+def cost_us(clocked: Clocked, proof_runs: int, monkeypatch: pytest.MonkeyPatch, platform: str = "cpu") -> float:
     monkeypatch.setattr(worker, "time", clocked)
     loaded = object.__new__(worker._Loaded)
-    loaded.executable, loaded.runtime = clocked, SimpleNamespace(put=lambda array: array)  # type: ignore[assignment]
-    loaded.weights, loaded._taken_ns = [], []
+    runtime = SimpleNamespace(put=lambda array: array, platform=platform)
+    loaded.executable, loaded.runtime = clocked, runtime  # type: ignore[assignment]
+    loaded.weights, loaded._taken_ns, loaded._computed_ns = [], [], []
     inputs = [np.ones(2, np.float32)]
     for _ in range(proof_runs):
         (output,) = loaded.run(inputs)
         np.testing.assert_array_equal(output, inputs[0])
-    assert loaded.median_us(inputs) == others_ms * 1000
-    assert clocked.runs == runs
+    return loaded.cost_us(inputs)
 
 
 def test_xla_knows_the_option(tmp_path: Path) -> None:
