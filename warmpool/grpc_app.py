@@ -31,6 +31,7 @@ from warmpool.errors import (
     TooLarge,
     WarmpoolError,
 )
+from warmpool.grpc_repository import RepositoryServicer
 from warmpool.limits import REST_BYTES_MAX, request_bytes_max
 from warmpool.settings import PortTaken
 from warmpool.tensor_records import check_count
@@ -88,6 +89,10 @@ def handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
         )
         for method in service.methods
     }
+    for name, one in RepositoryServicer(servicer.instance).methods().items():
+        methods[name] = grpc.unary_unary_rpc_method_handler(
+            guarded(one.method, one.request, servicer.bytes_max), response_serializer=one.response.SerializeToString
+        )
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 

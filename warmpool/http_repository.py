@@ -25,6 +25,12 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ready: bool = False
 
 
+class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a load may say, which is nothing that matters: a model is loaded as it was published."""
+
+    parameters: dict[str, Any] = {}
+
+
 class RepositoryApi:
     """The handlers."""
 
@@ -32,21 +38,18 @@ class RepositoryApi:
         self.instance = instance
 
     async def index(self, request: Request) -> Response:
-        body = await self._body(request)
-        try:
-            asked = msgspec.json.decode(body, type=Index) if body else Index()
-        except msgspec.MsgspecError as error:
-            raise BadInput(f"body: {error}; allowed: nothing, or an object with ready") from None
+        asked = await self._body(request, Index, "ready")
         return _json(self.instance.repository.index(ready=asked.ready))
 
     async def load(self, request: Request) -> Response:
-        await self._body(request)  # parameters that nothing here depends on
+        if parameters := (await self._body(request, Load, "parameters")).parameters:
+            raise BadInput.about("parameters", min(parameters), "none: a model is loaded as it was published")
         wait_s = Urgency.of_headers(request.headers.items()).timeout_s or self.instance.settings.deadline_ms / 1000
         await self.instance.repository.load(request.path_params["model"], wait_s)
         return _json({})
 
     async def unload(self, request: Request) -> Response:
-        await self._body(request)
+        await self._body(request, Load, "parameters")
         self.instance.repository.unload(request.path_params["model"])
         return _json({})
 
@@ -55,9 +58,14 @@ class RepositoryApi:
         self.instance.versions.changed()
         return _json({})
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body[B](self, request: Request, kind: type[B], field: str) -> B:
+        """What a body says; it may be empty. Raises BadInput."""
         with self.instance.byte_budget.hold() as held:
-            return await read_body(request, BODY_BYTES_MAX, self.instance.settings.deadline_ms / 1000, held)
+            body = await read_body(request, BODY_BYTES_MAX, self.instance.settings.deadline_ms / 1000, held)
+        try:
+            return msgspec.json.decode(body or b"{}", type=kind)
+        except msgspec.MsgspecError as error:
+            raise BadInput(f"body: {error}; allowed: nothing, or an object with {field}") from None
 
 
 def repository_routes(instance: Instance) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:

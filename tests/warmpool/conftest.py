@@ -12,6 +12,10 @@ from tests.once import once
 from tests.ports import free_port
 from tests.tiny import publish_tiny
 from tests.warmpool.large import publish_large
+from tests.warmpool.line_versions import VERSIONS
+from tests.warmpool.line_versions import publish as publish_line
+from tests.warmpool.line_versions import serve as serve_line
+from tests.warmpool.lines_instance import Lines
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +67,30 @@ def instance(tiny_store, tmp_path_factory):
     log_file = tmp_path_factory.mktemp("instance") / "log"
     with serving(tiny_store, log_file) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def lines(tmp_path_factory):
+    """The folder of a store with all lines, of which the first is served."""
+
+    def make(folder):
+        store = LocalStore(folder / "store")
+        for version, line in VERSIONS.items():
+            publish_line(store, version, line)
+        serve_line(store, "1")
+
+    return once(tmp_path_factory, "lines", make) / "store"
+
+
+@pytest.fixture
+def store(lines, tmp_path):
+    """A copy of it that a test may change."""
+    return LocalStore(shutil.copytree(lines, tmp_path / "store"))
+
+
+@pytest.fixture
+def running(store, tmp_path):
+    """A warm instance of that."""
+    with Lines(store, tmp_path) as instance:
+        instance.wait_warm()
+        yield instance

@@ -2,164 +2,28 @@
 
 from __future__ import annotations
 
-import http.client
-import itertools
 import json
 import os
 import shutil
 import signal
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 import pytest
 
 from cache.local_store import LocalStore
-from tests.instance_process import InstanceProcess, Reply, inferred, wait_until
-from tests.once import once
+from tests.instance_process import wait_until
 from tests.warmpool.line_versions import MODEL, VERSIONS, Line, publish, serve
+from tests.warmpool.lines_instance import Lines, Load, Seen, checked, planned
 from tests.warmpool.stopped_lane import StoppedLane
 from warmpool import wire
 from warmpool.manifest import Manifest, Target, executable_path, manifest_path, program_path, target_path, weights_path
 from warmpool.version_routing import position
-
-
-@pytest.fixture(scope="session")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a store with all versions, of which the first is served."""
-
-    def make(folder: Path) -> None:
-        store = LocalStore(folder / "store")
-        for version, line in VERSIONS.items():
-            publish(store, version, line)
-        serve(store, "1")
-
-    return once(tmp_path_factory, "lines", make) / "store"
-
-
-@pytest.fixture
-def store(lines: Path, tmp_path: Path) -> LocalStore:
-    return LocalStore(shutil.copytree(lines, tmp_path / "store"))
-
-
-class Lines(InstanceProcess):
-    """An instance of the lines, with its audit log."""
-
-    def __init__(self, store: LocalStore, folder: Path, *flags: str, **environment: str) -> None:
-        self.audit_file = folder / "audit"
-        super().__init__(store.root, folder / "log", "--audit-log", str(self.audit_file), *flags, **environment)
-
-    def loads(self, version: str) -> Counter[str]:
-        """How many executables of a version were made warm so far, by lane."""
-        records = map(json.loads, self.audit_file.read_text().splitlines())
-        return Counter(
-            record["lane"] for record in records if record["event"] == "load" and record.get("version") == version
-        )
-
-    def version(self, version: str, model: str = MODEL) -> tuple[str, str]:
-        """How a version is, and why."""
-        found = self.status()["models"].get(model, {"versions": {}})["versions"].get(version, {})
-        return found.get("state", ""), found.get("reason", "")
-
-    def serves(self, version: str) -> bool:
-        return self.status()["models"][MODEL]["version"] == version
-
-    def ask_line(self, x: np.ndarray, path: str = "", headers: Mapping[str, str] = {}, **parameters: Any) -> Reply:
-        tensor = wire.Tensor("FP32", x.shape, np.ascontiguousarray(x, np.float32).tobytes())
-        body, length = wire.encode_request(
-            wire.InferRequest(inputs={"x": tensor}, parameters={"binary_data_output": True, **parameters})
-        )
-        return self.post(f"/v2/models/{MODEL}{path}/infer", body, {wire.HEADER_LENGTH: str(length), **headers})
-
-    def version_of(self, **asked: Any) -> str:
-        """Which version answers, whose answer has to be right."""
-        x = np.ones((1, 3), np.float32)
-        return checked(self.ask_line(x, **asked), x)
-
-    def compiles(self) -> list[int]:
-        return [lane["compiles"] for lane in self.status()["lanes"]]
-
-
-def checked(reply: Reply, x: np.ndarray) -> str:
-    """The version that a reply says it is of. Its numbers have to be that one's."""
-    assert reply.status == 200, reply.body
-    version = str(wire.decode_response(reply.body, reply.headers.get(wire.HEADER_LENGTH)).model_version)
-    np.testing.assert_array_equal(inferred(reply).outputs["y"], VERSIONS[version].expected(x))
-    return version
-
-
-class Seen(NamedTuple):
-    """A version's first answer under load: what had been loaded of it by then."""
-
-    loads: Counter[str]
-    cold: bool
-
-
-class Load:
-    """Callers that ask all the time, as `with Load(instance) as load: ...`; every answer has to be right."""
-
-    def __init__(self, instance: Lines, callers: int = 3) -> None:
-        self.counts: Counter[str] = Counter()
-        self.first: dict[str, Seen] = {}
-        self.wrong: list[Any] = []
-        self._instance = instance
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(callers)]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def wait_more(self, answers: int = 30, version: str | None = None) -> None:
-        """Until so many more were given (of a version)."""
-        before = self._count(version)
-        wait_until(lambda: self.wrong or self._count(version) >= before + answers)
-
-    def _count(self, version: str | None) -> int:
-        return self.counts.total() if version is None else self.counts[version]
-
-    def _ask(self, number: int) -> None:
-        rng = np.random.default_rng(number)
-        shapes = itertools.cycle([(1, 3), (2, 4), (4, 16), (7, 9), (1, 16), (3, 5)])
-        while not self._stopping.is_set():
-            x = rng.integers(-99, 99, next(shapes)).astype(np.float32)  # exact in every version
-            try:
-                reply = self._instance.ask_line(x)
-                version = checked(reply, x)
-            except (OSError, AssertionError, http.client.HTTPException) as error:
-                self.wrong.append(error)
-                return
-            with self._lock:
-                if version not in self.first:
-                    cold = bool(inferred(reply).parameters["cold"])
-                    self.first[version] = Seen(self._instance.loads(version), cold)
-                self.counts[version] += 1
-
-
-@pytest.fixture
-def running(store: LocalStore, tmp_path: Path) -> Iterator[Lines]:
-    with Lines(store, tmp_path) as instance:
-        instance.wait_warm()
-        yield instance
-
-
-def planned(line: Line) -> dict[str, int]:
-    """How many executables each lane has of a version."""
-    widest = [bucket for bucket in line.buckets if bucket["width"] == line.width[-1]]
-    return {"primary": len(line.buckets), "cpu": len(widest)}
 
 
 @pytest.mark.parametrize("new", ["2", "3", "4"])
