@@ -133,6 +133,7 @@ class Batch:
     lane: str = ""
     predicted_us: float = 0.0
     sent_ns: int = 0
+    sent_s: float = 0.0  # by `time.perf_counter`
     took_us: float = 0.0
     elements: int = 0
     padded_elements: int = 0

@@ -38,9 +38,10 @@ class Ended(NamedTuple):
             return f"died with status {self.status}"
         return "was replaced" if self.cause is Cause.REPLACED else f"was ended: {self.detail}"
 
-    @property
-    def of_a_load(self) -> bool:
-        """Whether what it was loading may be to blame."""
+    def of_a_load(self, *, had_warm: bool) -> bool:
+        """Whether what it was loading may be to blame. A device lost before anything was warm was lost all along."""
+        if self.cause is Cause.DEVICE_LOST:
+            return had_warm
         return self.cause not in {Cause.REPLACED, Cause.RUN_HUNG, Cause.SILENT, Cause.MISTAKE}
 
 

@@ -299,7 +299,7 @@ class LaneProxy:
             self.warmed.set()
 
     def _ended(self, ended: Ended) -> None:
-        self.held.forget(ended.status if ended.of_a_load else None)
+        self.held.forget(ended.status if ended.of_a_load(had_warm=bool(self.held.warm_count)) else None)
         self.memory.forget()
         self.warmed.clear()
         batches = self._sent.abandon(blameless=ended.cause is Cause.REPLACED)

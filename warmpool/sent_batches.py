@@ -65,7 +65,7 @@ class SentBatches:
         before = self._sent[-1] if self._sent else None
         half, number = (1 - before.half, before.number + 1) if before else (0, self._arena.runs_begun + 1)
         batch.fill([self._arena.array(region, half) for region in loadable.inputs])
-        batch.sent_ns = time.time_ns()
+        batch.sent_ns, batch.sent_s = time.time_ns(), time.perf_counter()
         self._sent.append(_Sent(batch, loadable, half, number))
         return half
 
@@ -73,7 +73,8 @@ class SentBatches:
         """The one that ran is over, and what it ran on. One that was to follow begins now, and took no time so far."""
         self._last = last = self._sent.popleft()
         if self._sent:
-            self._sent[0].batch.sent_ns = end_ns
+            following = self._sent[0].batch
+            following.sent_ns, following.sent_s = end_ns, time.perf_counter()
         return last.batch, last.loadable
 
     def results(self, batch: Batch) -> list[NDArray[Any]]:

@@ -7,6 +7,7 @@ most, whatever a clock says.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -153,7 +154,8 @@ class Watchdog:
 
     def __init__(self, ask_every_s: float) -> None:
         self._ask_every_s = ask_every_s
-        self._owed: dict[Hashable, tuple[Debt, float]] = {}
+        self._owed: dict[Hashable, deque[Debt]] = {}
+        self._due_s: dict[Hashable, float] = {}
         self._awake_s = 0.0
         self._looked_s: float | None = None
         self._last_s = 0.0  # when it owed something new, or paid
@@ -163,23 +165,30 @@ class Watchdog:
         return key in self._owed
 
     def lend(self, debt: Debt, now_s: float) -> None:
-        """From now on something is owed."""
+        """From now on something is owed, or once what is owed under the same name is paid."""
         self._last_s = self._awake(now_s)
-        self._owed[debt.key] = (debt, self._last_s + debt.limit_s)
+        owed = self._owed.setdefault(debt.key, deque())
+        owed.append(debt)
+        if len(owed) == 1:
+            self._due_s[debt.key] = self._last_s + debt.limit_s
 
     def paid(self, key: Hashable, now_s: float) -> None:
         """Something is not owed any more, if it was."""
         self._last_s = self._awake(now_s)
-        self._owed.pop(key, None)
-        if answer := self._owed.get(ANSWER):
-            self._owed[ANSWER] = (answer[0], self._last_s + answer[0].limit_s)
+        if key in self._owed:
+            self._owed[key].popleft()
+            if not self._owed[key]:
+                del self._owed[key], self._due_s[key]
+        for begun in self._owed.keys() & {key, ANSWER}:
+            self._due_s[begun] = self._last_s + self._owed[begun][0].limit_s
 
     def look(self, now_s: float) -> Overdue | None:
         """What is overdue, if anything is. To be called every `LOOK_S`."""
         self._awake_s, self._looked_s = self._awake(now_s), now_s
         busy = self._owed.keys() - {ANSWER}
-        for key, (debt, due_s) in self._owed.items():
+        for key, due_s in self._due_s.items():
             if due_s <= self._awake_s and not (busy and key == ANSWER):
+                debt = self._owed[key][0]
                 return Overdue(debt.cause, f"{debt.what} took longer than {debt.limit_s:g} s")
         return None
 

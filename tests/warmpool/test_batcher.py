@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -318,6 +320,24 @@ async def test_what_had_no_room_is_tried_again_on_the_same_lane():
     world.primary.finish()
     await rest()
     assert (doubled(task), task.result().lane) == ([2], "primary")
+
+
+@pytest.mark.parametrize("jump_s", [86400, -86400])
+def test_what_a_batch_took_does_not_depend_on_a_clock_that_is_set_meanwhile(jump_s, monkeypatch):
+    @manual_clock
+    async def story():
+        world = World()
+        world.primary.warms(DOUBLE, batch=4)
+        task = await world.ask(DOUBLE, [1])
+        now_ns = time.time_ns()
+        monkeypatch.setattr(time, "time_ns", lambda: now_ns + jump_s * 10**9)
+        world.primary.finish()
+        await rest()
+        assert doubled(task) == [2]
+        ((batch, _),) = world.finished
+        assert 0 < batch.took_us < 86400e6 / 2
+
+    story()
 
 
 @manual_clock

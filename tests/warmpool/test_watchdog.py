@@ -109,6 +109,23 @@ def test_one_that_runs_a_batch_is_not_expected_to_answer_before_that_is_done():
     assert watched.pass_s(LIMITS.answer_s_max + 1) == (Cause.SILENT, LIMITS.answer_s_max)
 
 
+def test_a_run_that_lies_ready_behind_another_has_its_time_once_that_is_done():
+    watched = Watched()
+    for limit_s in (10, 20):
+        watched.told(messages.Run(executable=3, half=0), limit_s)
+    assert watched.pass_s(9) is None
+    watched.says(messages.Done(start_ns=1, end_ns=2))
+    assert watched.pass_s(19) is None
+    assert watched.pass_s(2) == (Cause.RUN_HUNG, 1)
+    watched = Watched()
+    for limit_s in (10, 20):
+        watched.told(messages.Run(executable=3, half=0), limit_s)
+    assert watched.pass_s(30) == (Cause.RUN_HUNG, 10)
+    watched.says(messages.Done(start_ns=1, end_ns=2))
+    watched.says(messages.Done(start_ns=1, end_ns=2))
+    assert watched.pass_s(100) is None
+
+
 def test_one_that_is_left_alone_is_asked_and_one_that_owes_something_is_not():
     watched = Watched()
     watched.told(LOAD)
