@@ -25,6 +25,7 @@ from warmpool.compiling.late_service import LateService
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.early_digests import EarlyDigests
 from warmpool.forking import Preload, Zygote
+from warmpool.lane_starts import LaneStarts
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.plan_following import PlanFollowing
@@ -88,7 +89,7 @@ class Instance:
         self.compiling = LateService(settings, store, *parts)
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started, Limits.of(settings))
-        self._starts: dict[str, ColdStart] = {"primary": cold_start}
+        self._starts = LaneStarts(self.traces, cold_start)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -193,10 +194,7 @@ class Instance:
     # What lanes tell
 
     def hello(self, lane: LaneProxy, fingerprint: dict[str, str], stages: list[messages.Stage]) -> None:
-        start = self._starts.setdefault(lane.name, ColdStart(f"{lane.name} lane start", lane.started_ns))
-        first = stages[0].start_ns
-        forkable_ns = min(max(lane.started_ns, self._zygote.ready_ns), first)  # it waited for nothing but the fork then
-        start.add(f"{lane.name} lane", [messages.Stage("fork", forkable_ns, first), *stages])
+        self._starts.began(lane, stages, self._zygote.ready_ns)
         self.models.fingerprints[lane.name] = Fingerprint(fingerprint)
         self.models.plan(lane, partial(self._planned, lane, lane.started_ns, time.time_ns()))
 
@@ -211,19 +209,13 @@ class Instance:
         self.underway.set()
         if lane.held.cold_reasons:
             self.upkeep.notice()
-        if start := self._starts.get(lane.name):
-            stage = "fetch" if self.models.far else "plan"
-            start.add(f"{lane.name} lane", [messages.Stage(stage, plan_ns, time.time_ns())])
+        self._starts.planned(lane, "fetch" if self.models.far else "plan", plan_ns)
         self.moved(lane)
 
     def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:
-        if lane.name not in self._starts:  # what was cold, or had to go, is warm after all
-            self._starts[lane.name] = ColdStart(f"{lane.name} lane reload", stages[0].start_ns)
-        title = what
         if isinstance(what, Loadable):
-            title = what.title
             self.store.audit.record("load", **(what.audited | {"lane": lane.name}))
-        self._starts[lane.name].add(f"{lane.name} lane: {title}", stages)
+        self._starts.loaded(lane, what.title if isinstance(what, Loadable) else what, stages)
         self._check_weights(lane)
         self.moved(lane)
 
@@ -255,7 +247,7 @@ class Instance:
                 },
             )
         if lane.state == "down":
-            self._starts.pop(lane.name, None)
+            self._starts.died(lane)
             self.settled.set()
             self._start_cpu_lane()
         self.batcher.failed(batch, out_of_memory=out_of_memory)
@@ -275,7 +267,8 @@ class Instance:
     def moved(self, lane: LaneProxy) -> None:
         """See what follows from where a lane is now."""
         self._check_ready(lane)
-        self._check_filled(lane)
+        if self._starts.filled(lane) and lane is self.lanes[0]:
+            self._start_cpu_lane()
         self.versions.moved()
         self.batcher.changed()
 
@@ -287,30 +280,17 @@ class Instance:
 
     def _check_ready(self, lane: LaneProxy) -> None:
         """The lane has started once it has tried all minimum sets, weights are verified, and callers are answered."""
-        start = self._starts.get(lane.name)
         models = self.dataplane.catalog.models
         checked = self.listening and self.readiness.weights_verified
-        if start is None or start.end_ns is not None or lane.held.load_plan is None or not checked:
+        if lane.held.load_plan is None or not checked or not self._starts.under_way(lane):
             return
         if any(reason is None for model in models.values() for _, reason in minimum(lane.held, model.key)):
             return
-        start.end_ns = time.time_ns()
-        self.traces.record_cold_start(start.trace(start.end_ns))
+        self._starts.over(lane)
         if lane is self.lanes[0]:
             self.settled.set()
             if self.readiness.state == "starting":
                 self.readiness.state = "serving"
-
-    def _check_filled(self, lane: LaneProxy) -> None:
-        """Keep the trace of what a lane loaded after it was ready, once it has tried everything."""
-        start = self._starts.get(lane.name)
-        if start is None or start.end_ns is None or not lane.held.loaded:
-            return
-        del self._starts[lane.name]
-        if fill := start.fill_trace(f"{lane.name} lane fill"):
-            self.traces.record_cold_start(fill)
-        if lane is self.lanes[0]:
-            self._start_cpu_lane()
 
     def _start_cpu_lane(self) -> None:
         if (cpu := self.lanes[1]).state == "starting" and not cpu.started_ns:
