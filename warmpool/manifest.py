@@ -189,16 +189,19 @@ class Target(Record, frozen=True, kw_only=True):
         return self.plans or {}
 
 
+TIME_S_MAX = 253_402_300_800.0  # the year 10000
+
+
 class RolloutSpec(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a canary is judged.
 
-    `started_s`: seconds since the epoch, which name the rollout. It is promoted by itself (unless `by_hand`) once it was
-    watched for `bake_s` seconds and answered `requests_min` requests of one instance. `numerics`: whether mirrored
+    `started_s`: seconds since the epoch, which name the rollout. It is promoted by itself (unless `by_hand`) once it
+    was watched for `bake_s` seconds and answered `requests_min` requests of one instance. `numerics`: whether mirrored
     answers have to be the same as stable's within the tolerance, or merely finite where those are; "auto": the same
     where the weights are.
     """
 
-    started_s: float
+    started_s: Annotated[float, msgspec.Meta(ge=0.0, lt=TIME_S_MAX)]
     bake_s: Annotated[float, msgspec.Meta(ge=0.0, le=30 * 24 * 3600.0)] = 600.0
     requests_min: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 200
     numerics: Literal["auto", "same", "finite"] = "auto"

@@ -12,7 +12,7 @@ from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod, ServedModel
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, WarmpoolError
-from warmpool.manifest import RolloutSpec, Serving
+from warmpool.manifest import TIME_S_MAX, RolloutSpec, Serving
 from warmpool.process_memory import own_bytes_of
 from warmpool.rollout.comparison import Compared, Rule
 from warmpool.rollout.judge import Judge, Policy
@@ -161,7 +161,7 @@ class Counting:
 
 def spec_of(serving: Serving) -> RolloutSpec:
     """How the canary is judged; a canary of which that is not said is judged as usual."""
-    return serving.rollout or RolloutSpec(started_s=serving.changed_s)
+    return serving.rollout or RolloutSpec(started_s=min(max(serving.changed_s, 0.0), TIME_S_MAX - 1))
 
 
 def _ours(error: Exception | None) -> bool:

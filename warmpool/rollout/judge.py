@@ -206,20 +206,25 @@ class Judge:
 
     def _accusation(self, now_s: float) -> str:
         """What the canary is found guilty of, "" for nothing."""
-        canary = self.total.canary
         if crashed := self._crash_loop(now_s):
             return crashed
-        matters = {
-            "errors": canary.errors >= self.policy.errors_min and self._burns(now_s),
-            "differing": canary.differing >= self.policy.errors_min,
-            "not_finite": canary.not_finite >= self.policy.errors_min,
-            "memory": canary.grown_bytes >= self.policy.growth_bytes_max,
-        }
         convinced = 1 / self.policy.alarm_max
         for name, accusation in _ACCUSATIONS.items():
-            if self.evidence[name].value >= convinced and matters.get(name, True):
+            if self.evidence[name].value >= convinced and self._matters(name, now_s):
                 return accusation
         return ""
+
+    def _matters(self, name: str, now_s: float) -> bool:
+        """Whether a difference, however certain, is one to act on; what is timed has its slack already."""
+        canary, policy = self.total.canary, self.policy
+        match name:
+            case "errors":
+                return canary.errors >= policy.errors_min and self._burns(now_s)
+            case "differing" | "not_finite":
+                return int(getattr(canary, name)) >= policy.errors_min
+            case "memory":
+                return canary.grown_bytes >= policy.growth_bytes_max
+        return True
 
     def _missing(self, now_s: float) -> str:
         """What a promotion still waits for, "" if for nothing."""
