@@ -40,18 +40,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(_Message, frozen=True, kw_only=True):
-    """The store, the limits of each child, and how many run at a time."""
+    """The store, and the limits of each child."""
 
     store: StoreSettings
     limits: Limits
-    at_a_time: int
 
 
 class Job(_Message, frozen=True, kw_only=True):
     """Places of one target to make, the first one first.
 
     `fingerprint` is the digest of the kind of machine that the lane is, `accelerator` whether jax has to say what that
-    is.
+    is, `at_a_time` how many children run at a time.
     """
 
     number: int
@@ -59,6 +58,7 @@ class Job(_Message, frozen=True, kw_only=True):
     version: str
     fingerprint: str
     accelerator: bool
+    at_a_time: int
     places: tuple[Place, ...]
 
 

@@ -1,7 +1,8 @@
 """The compile service of one instance: what is missing is made beside it, the most useful first; nobody waits for that.
 
 It looks at what the targets of its versions lack for its lanes (`lacking`), puts that in order (`order`), and gives it
-to a worker process (`process`), one job at a time, in which as many are compiled at a time as there are spare cores.
+to a worker process (`process`), one job at a time, in which as many are compiled at a time as there are spare cores; as
+many as there are cores for a minimum set, without which nobody gets an answer anyway.
 What is made the lanes take up at once. What cannot be made is kept with its error and rests (`history`). Several
 instances on one store share the work: the worker claims what it makes (`warmpool.publishing.claims`).
 
@@ -71,7 +72,9 @@ class CompileService:
     def __init__(self, settings: Settings, store: SignedStore, lacking: Lacking, calls: StoreCalls, told: Told) -> None:
         self.off = _why_off(settings, store)
         self._opening = _opening(settings)
-        self._backlog = Backlog(self._opening.at_a_time)
+        self._cores = len(os.sched_getaffinity(0))
+        self._spare = max(1, self._cores - 1)
+        self._backlog = Backlog(self._spare)
         self._lacking = lacking
         self._calls = calls
         self._told = told
@@ -195,6 +198,7 @@ class CompileService:
                     version=first.version,
                     fingerprint=first.fingerprint,
                     accelerator=self._lacking.accelerator,
+                    at_a_time=self._cores if first.minimum else self._spare,
                     places=tuple(gap.place for gap in gaps),
                 )
             )
@@ -246,7 +250,4 @@ def _opening(settings: Settings) -> Open:
         cpu_s_max=settings.compile_cpu_s_max,
         memory_bytes_max=settings.compile_memory_bytes_max,
     )
-    spare = max(1, len(os.sched_getaffinity(0)) - 1)
-    return Open(
-        store=StoreSettings(**{name: getattr(settings, name) for name in names}), limits=limits, at_a_time=spare
-    )
+    return Open(store=StoreSettings(**{name: getattr(settings, name) for name in names}), limits=limits)

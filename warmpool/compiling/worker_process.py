@@ -51,7 +51,6 @@ class Worker:
     def __init__(self, opening: Open, say: SafeSender) -> None:
         self._store: SignedStore = open_store(opening.store)
         self._limits = Limits(**msgspec.structs.asdict(opening.limits))
-        self._at_a_time = opening.at_a_time
         self._say = say
         self._children: Children | None = None
         self._machines: dict[bool, tuple[Machine, ...]] = {}
@@ -80,6 +79,7 @@ class Worker:
         self._store.refresh_trust()
         manifest = decoded(self._store.get(manifest_path(job.model, job.version)), Manifest)
         children = self._living_children()
+        children.at_a_time = job.at_a_time
         machine = self._machine(job, children)
 
         def told(made: PlaceMade) -> None:
@@ -105,7 +105,7 @@ class Worker:
         if self._children is None or not self._children.alive:
             if self._children:
                 self._children.close()
-            self._children = Children(self._limits, self._at_a_time).__enter__()
+            self._children = Children(self._limits).__enter__()
         return self._children
 
     def _machine(self, job: Job, children: Children) -> Machine:

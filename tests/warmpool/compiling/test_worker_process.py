@@ -34,14 +34,14 @@ def toy(tmp_path_factory):
 @pytest.fixture
 def opening(toy):
     limits = Limits(wall_s_max=60.0, cpu_s_max=60.0, memory_bytes_max=8 << 30)
-    return Open(store=toy.settings, limits=limits, at_a_time=1)
+    return Open(store=toy.settings, limits=limits)
 
 
 def job(toy, **changes):
     (version,) = survey(open_store(toy.settings)).versions
     (fingerprint,) = version.targets
-    fields = {"model": "toy", "version": "1", "fingerprint": fingerprint, "accelerator": False, "places": (PLACE,)}
-    return Job(number=7, **{**fields, **changes})
+    fields = {"model": "toy", "version": "1", "fingerprint": fingerprint, "places": (PLACE,)}
+    return Job(number=7, accelerator=False, at_a_time=1, **{**fields, **changes})
 
 
 def of_worker(opening, talk):
@@ -139,7 +139,7 @@ def test_it_ends_when_nobody_tells_it_anything():
 
 
 def test_a_store_that_cannot_be_opened_ends_it(opening):
-    elsewhere = Open(store=opening.store.__class__(store="gopher://x"), limits=opening.limits, at_a_time=1)
+    elsewhere = Open(store=opening.store.__class__(store="gopher://x"), limits=opening.limits)
 
     async def talk(worker):
         while True:
