@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.instance_process import InstanceProcess, tensors, wait_until
+from tests.instance_process import InstanceProcess, serving, tensors, wait_until
 from tests.tiny import executable_file
 from tests.warmpool.fake_lane import rest
 from tests.warmpool.served import Told, doubling
@@ -173,3 +178,35 @@ def test_answers_traces_metrics_and_status_of_an_instance_say_the_step(own_store
         wait_until(lambda: instance.status()["churn"]["missing"] == 4)  # predict of two models; scale of two lanes
         assert instance.status()["churn"]["state"] == "filling"
         assert instance.gauge("warmpool_churn_state", state="filling") == 1
+
+
+def test_while_the_primary_lane_dies_again_and_again_the_cpu_lane_answers_and_it_is_churning(tiny_store, tmp_path):
+    with serving(tiny_store, tmp_path / "log") as instance:
+        done = threading.Event()
+
+        def kill() -> None:
+            """It never lives long; and from the fifth time on it is only tried now and then."""
+            while not done.wait(0.02):
+                if pid := instance.lane("primary")["pid"]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+        def ask() -> str:
+            outputs, parameters = instance.infer("predict", x=np.ones((3, 4)))
+            assert outputs["sum"].tolist() == [4.0] * 3
+            assert (parameters["step"] == "cpu") == (parameters["lane"] == "cpu") or parameters["step"] == "held"
+            step: str = parameters["step"]
+            return step
+
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill)
+            try:
+                wait_until(lambda: [ask() for _ in range(3)].count("cpu") == 3)
+                wait_until(lambda: ask() and instance.status()["churn"]["state"] == "churning")
+                assert instance.status()["churn"]["fallen_share"] > 0
+                assert instance.gauge("warmpool_churn_state", state="churning") == 1
+            finally:
+                done.set()
+            killing.result()
+        wait_until(lambda: instance.lane("primary")["state"] == "warm", 100.0)
+        wait_until(lambda: ask() == "exact", 100.0)
