@@ -1,0 +1,103 @@
+"""Versions that come and go again and again leave nothing behind: no memory, no descriptor, no process."""
+
+from __future__ import annotations
+
+import os
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from cache.local_store import LocalStore
+from tests.instance_process import children_of, own_bytes, wait_until
+from tests.warmpool.line_versions import MODEL, VERSIONS, serve
+from tests.warmpool.lines_instance import Lines, checked, planned
+
+MIB = 1 << 20
+
+
+class Footing(NamedTuple):
+    """What the front and the lanes have, by process."""
+
+    bytes: dict[str, int]
+    descriptors: dict[str, int]
+    children: int
+
+
+def footing(instance: Lines) -> Footing:
+    status = instance.status()
+    pids = {"front": instance.process.pid} | {lane["name"]: lane["pid"] for lane in status["lanes"]}
+    return Footing(
+        {name: own_bytes(pid) for name, pid in pids.items()},
+        {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in pids.items()},
+        len(children_of(instance.process.pid)) + len(children_of(status["zygote"]["pid"])),
+    )
+
+
+class Cycling:
+    """Versions come, answer requests of changing shapes, and go."""
+
+    def __init__(self, store: LocalStore, instance: Lines, requests: int) -> None:
+        self._store, self._instance, self._requests = store, instance, requests
+        self._rng = np.random.default_rng(0)
+        self._versions = cycle(["2", "3", "4"])
+        self.answered = 0
+
+    def once(self) -> None:
+        version = next(self._versions)
+        instance = self._instance
+        self._served(canary=version)
+        wait_until(lambda: instance.version(version)[0] == "warm")
+        for number in range(self._requests):
+            asked = (version, "1")[number % 2]
+            line = VERSIONS[asked]
+            rows, width = (int(self._rng.integers(1, most + 1)) for most in (line.batch[-1], line.width[-1]))
+            x = self._rng.integers(-99, 99, (rows, width)).astype(np.float32)
+            assert checked(instance.ask_line(x, f"/versions/{asked}"), x) == asked
+            self.answered += 1
+        self._served()
+        wait_until(lambda: instance.version(version) == ("", ""))
+        wait_until(
+            lambda: {lane["name"]: lane["warm"] for lane in instance.status()["lanes"]} == planned(VERSIONS["1"])
+        )
+
+    def _served(self, **fields: Any) -> None:
+        serve(self._store, "1", **fields)
+        assert self._instance.post("/v1/store/changed", b"").status == 200
+
+
+def cycled(store: LocalStore, tmp_path: Path, cycles: int, requests: int) -> tuple[Footing, Footing]:
+    """What there is after a quarter of the cycles, and after all of them."""
+    with Lines(store, tmp_path) as instance:
+        instance.wait_warm()
+        cycling = Cycling(store, instance, requests)
+        for _ in range(cycles // 4):
+            cycling.once()
+        before = footing(instance)
+        for _ in range(cycles - cycles // 4):
+            cycling.once()
+        after = footing(instance)
+        status = instance.status()
+        assert [lane["compiles"] for lane in status["lanes"]] == [0, 0]
+        assert sum(lane["restarts"] for lane in status["lanes"]) == 0
+        assert cycling.answered == cycles * requests
+        assert list(status["models"]) == [MODEL]
+        assert {one["bucket"]["width"] for lane in status["lanes"] for one in lane["costs"]} <= {*VERSIONS["1"].width}
+    return before, after
+
+
+def test_twenty_versions_that_come_and_go_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
+    before, after = cycled(store, tmp_path, cycles=20, requests=6)
+    assert (after.descriptors, after.children) == (before.descriptors, before.children)
+    for name, size in after.bytes.items():
+        assert size - before.bytes[name] < 8 * MIB, name
+
+
+@pytest.mark.slow
+def test_a_hundred_versions_and_ten_thousand_requests_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
+    before, after = cycled(store, tmp_path, cycles=100, requests=100)
+    assert (after.descriptors, after.children) == (before.descriptors, before.children)
+    for name, size in after.bytes.items():
+        assert size - before.bytes[name] < 16 * MIB, name
