@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ def footing(instance: Lines) -> Footing:
     pids = {"front": instance.process.pid} | {lane["name"]: lane["pid"] for lane in status["lanes"]}
     return Footing(
         {name: own_bytes(pid) for name, pid in pids.items()},
-        {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in pids.items()},
+        {name: len([*Path(f"/proc/{pid}/fd").iterdir()]) for name, pid in pids.items()},
         len(children_of(instance.process.pid)) + len(children_of(status["zygote"]["pid"])),
     )
 
