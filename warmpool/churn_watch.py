@@ -61,16 +61,16 @@ class ChurnWatch:
             "warmpool.status": status,
             "warmpool.model": model[:128],
             "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
-            "warmpool.churn": self.churn.state.value,
+            "warmpool.churn": self.churn.state,
         }
         if answer is not None:
-            self.steps.add(answer.method.model, answer.step)
-            said["warmpool.step"] = answer.step.value
+            said["warmpool.step"] = step = answer.step
+            self.steps.add(answer.method.model, step)
         elif status in NOT_WARM:
             name = model.partition(":")[0]
             catalog = self._dataplane.catalog
             self.steps.add(name if name in catalog.models or name in catalog.problems else "", Step.REFUSED)
-            said["warmpool.step"] = Step.REFUSED.value
+            said["warmpool.step"] = Step.REFUSED
         return said
 
     def describe(self) -> dict[str, Any]:
