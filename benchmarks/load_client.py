@@ -14,6 +14,7 @@ import selectors
 import socket
 import sys
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ _END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length:"
 
 
-class _Client:
+class Client:
     """A connection with one request under way at a time."""
 
     def __init__(self, port: int) -> None:
@@ -37,12 +38,12 @@ class _Client:
         self._data = bytearray()
         self._wanted = 0
 
-    def send(self, number: int, request: bytes) -> None:
-        """Send the request with this number."""
+    def send(self, number: int, request: bytes, due_s: float | None = None) -> None:
+        """Send the request with this number, which was due at a time (`time.perf_counter`; now, if not said)."""
         self.number = number
         self._data.clear()
         self._wanted = 0
-        self.sent_s = time.perf_counter()
+        self.sent_s = time.perf_counter() if due_s is None else due_s
         self.socket.sendall(request)
 
     def read(self) -> bytes | None:
@@ -66,7 +67,7 @@ def load(port: int, requests: list[bytes], connections: int, answers: int) -> tu
     done: list[dict[str, Any]] = []
     responses: list[bytes] = []
     with contextlib.ExitStack() as open_ones, selectors.DefaultSelector() as selector:
-        clients = [_Client(port) for _ in range(connections)]
+        clients = [Client(port) for _ in range(connections)]
         for number, client in enumerate(clients):
             open_ones.enter_context(client.socket)
             selector.register(client.socket, selectors.EVENT_READ, client)
@@ -77,7 +78,7 @@ def load(port: int, requests: list[bytes], connections: int, answers: int) -> tu
             if not ready:
                 raise TimeoutError(f"no answer within {ANSWER_S_MAX:.0f} s")
             for key, _ in ready:
-                one: _Client = key.data
+                one: Client = key.data
                 if (response := one.read()) is None:
                     continue
                 done.append({"number": one.number, "sent_s": one.sent_s, "answered_s": time.perf_counter()})
@@ -88,20 +89,22 @@ def load(port: int, requests: list[bytes], connections: int, answers: int) -> tu
     return done, responses
 
 
+def read_plan(plan_file: str) -> tuple[dict[str, Any], list[bytes]]:
+    """A plan, and the requests that it names: `requests` is a file, `sizes` cuts it."""
+    plan: dict[str, Any] = json.loads(Path(plan_file).read_text(encoding="utf-8"))
+    data = Path(plan["requests"]).read_bytes()
+    ends = list(accumulate(plan["sizes"]))
+    return plan, [data[end - size : end] for size, end in zip(plan["sizes"], ends, strict=True)]
+
+
 def main(plan_file: str) -> None:
     """Carry out a plan: `port`, `requests` (a file) with `sizes`, `connections`, `answers`, `out` (a file).
 
     `processors`: that it may use; empty for all.
     """
-    plan = json.loads(Path(plan_file).read_text(encoding="utf-8"))
+    plan, requests = read_plan(plan_file)
     if plan["processors"]:
         confine(os.getpid(), plan["processors"])
-    data = Path(plan["requests"]).read_bytes()
-    requests = []
-    at = 0
-    for size in plan["sizes"]:
-        requests.append(data[at : at + size])
-        at += size
     begin_s = time.process_time()
     done, responses = load(plan["port"], requests, plan["connections"], plan["answers"])
     cpu_s = time.process_time() - begin_s

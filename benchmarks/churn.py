@@ -1,0 +1,249 @@
+"""The slowest of a thousand requests while executables are missing and a version comes, over that when all is there.
+
+An instance begins on a store that has four of twenty-four buckets of a version, so twenty shapes are met by a larger
+one until theirs is compiled, beside the instance. A second version with another program, of which nothing is compiled,
+becomes the stable one meanwhile. Requests of all shapes come at a fixed rate until everything is compiled and the
+second version has taken over; and then as many once more. Every answer is compared with plain JAX's of the version that
+it names, and no lane has compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.churned_plan import ROWS_MAX, predict_with
+from benchmarks.connection import Response, ask_once, poll
+from benchmarks.figures import Figure, Report, Target, percentile, ratios
+from benchmarks.questions import Question, WrongAnswer, v2_outputs
+from benchmarks.server import Server, console_script, free_port, running
+from benchmarks.status import STATUS
+from benchmarks.stores import PUBLISH_S_MAX, Folders, signing_key
+from benchmarks.throughput import train_digits
+from cache.opening import open_store
+from cache.settings import StoreSettings
+from cache.signed_store import SignedStore
+from examples.loopback import HOST
+from warmpool import wire
+from warmpool.manifest import Serving, encode, executable_path, serving_path
+from warmpool.manifest import Target as Targeted
+
+MODEL = "digits"
+VERSIONS = {"one": 1.0, "two": 2.0}  # temperatures
+KEPT = (1, 8, 16, 24)  # rows of the buckets that are there from the start
+EVERY_S, CONNECTIONS = 0.002, 32
+VERSION_AFTER_S = 5.0
+CHURN_S_MAX = 600.0
+READY_S_MAX = 120.0
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What was measured while everything was, or was not, there: seconds."""
+
+    seconds: float
+    requests: int
+    p50_s: float
+    p99_s: float
+    p999_s: float
+    steps: dict[str, int]
+
+
+def prepared(folders: Folders) -> Path:
+    """The store as an instance of each round finds it."""
+    train_digits()
+    whole, reduced = folders.root / "churn-whole", folders.root / "churn"
+    key = signing_key(whole)
+    if not key.exists():
+        from cache.signing import Signer
+
+        Signer.generate().write(key)
+    for version, more in (("one", ()), ("two", ("--no-serve",))):
+        command = [console_script("warmpool"), "publish", f"benchmarks/churned_{version}.py", "--store", str(whole)]
+        command += ["--signing-key", str(key), "--version", version, *more]
+        subprocess.run(command, cwd=_ROOT, check=True, timeout=PUBLISH_S_MAX, stdout=sys.stderr)
+    shutil.rmtree(reduced, ignore_errors=True)
+    shutil.copytree(whole, reduced)
+    store = opened(reduced, key)
+    for version in VERSIONS:
+        for entry in list(store.entries(f"models/{MODEL}/{version}/targets")):
+            target = msgspec.json.decode(store.get(entry.path), type=Targeted)
+            kept = [spec for spec in target.executables if version == "one" and spec.bucket["batch"] in KEPT]
+            for spec in target.executables:
+                if spec not in kept:
+                    store.delete(executable_path(spec.key))
+            if kept:
+                store.put(entry.path, encode(msgspec.structs.replace(target, executables=tuple(kept))))
+            else:
+                store.delete(entry.path)
+    return reduced
+
+
+def opened(store: Path, key: Path) -> SignedStore:
+    """A store that what is put into is signed by this key."""
+    return open_store(StoreSettings(store=str(store), signing_key=str(key)))
+
+
+class Traffic:
+    """Requests of every number of rows, and what each version answers to them."""
+
+    def __init__(self, folder: Path) -> None:
+        import jax
+        import orbax.checkpoint as ocp
+
+        from examples.digits.files import checkpoint
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        images = np.random.default_rng(0).integers(0, 17, (ROWS_MAX, 8, 8)).astype(np.float32)
+        with ocp.StandardCheckpointer() as checkpointer:
+            params = checkpointer.restore(checkpoint())
+        self._right: dict[str, NDArray[np.float32]] = {
+            version: np.asarray(jax.jit(predict_with(temperature))(params, images)["probabilities"])
+            for version, temperature in VERSIONS.items()
+        }
+        order = np.random.default_rng(1).permutation(np.tile(np.arange(1, ROWS_MAX + 1), 8))
+        self.rows: list[int] = order.tolist()
+        sent = [Question(MODEL, {"image": images[:rows]}, self._right["one"]).v2_request() for rows in self.rows]
+        (folder / "requests").write_bytes(b"".join(sent))
+        self._plan = {"requests": str(folder / "requests"), "sizes": list(map(len, sent)), "out": str(folder / "out")}
+
+    def begin(self, server: Server) -> subprocess.Popen[str]:
+        """Clients that send until their standard input ends."""
+        plan = self._plan | {"port": server.port, "connections": CONNECTIONS, "every_s": EVERY_S}
+        (self._folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+        command = [sys.executable, "-m", "benchmarks.paced_client", str(self._folder / "plan.json")]
+        return subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def end(self, clients: subprocess.Popen[str]) -> Phase:
+        """What they saw. Raises WrongAnswer."""
+        told, _ = clients.communicate("")
+        if clients.returncode:
+            raise RuntimeError(f"the clients ended with status {clients.returncode}; they said why above")
+        found = json.loads(told)
+        data, at = (self._folder / "out").read_bytes(), 0
+        steps: dict[str, int] = {}
+        for one, size in zip(found["done"], found["sizes"], strict=True):
+            step = self._check(data[at : at + size], one["number"])
+            steps[step] = steps.get(step, 0) + 1
+            at += size
+        latencies_s = [one["answered_s"] - one["sent_s"] for one in found["done"]]
+        last_s = max(one["answered_s"] for one in found["done"])
+        return Phase(
+            last_s - min(one["sent_s"] for one in found["done"]),
+            len(latencies_s),
+            percentile(latencies_s, 0.5),
+            percentile(latencies_s, 0.99),
+            percentile(latencies_s, 0.999),
+            steps,
+        )
+
+    def _check(self, answer: bytes, number: int) -> str:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        response = Response(int(head[9:12]), head + b"\r\n", body)
+        outputs, parameters = v2_outputs(response)
+        version = wire.decode_response(response.body, response.json_bytes).model_version
+        rows = self.rows[number % len(self.rows)]
+        Question(MODEL, {}, self._right[version][:rows]).check(outputs["probabilities"], f"version {version}")
+        return str(parameters["step"])
+
+
+def status(server: Server) -> Any:
+    """The document of /v1/status."""
+    return msgspec.json.decode(ask_once(server.port, STATUS).body)
+
+
+def is_over(document: Any) -> bool:
+    """Whether everything is compiled, and the second version has taken over."""
+    compiling = document["compiling"]
+    if compiling.get("failures"):
+        raise RuntimeError(f"something cannot be compiled: {compiling['failures']}")
+    served = document["models"][MODEL]["version"] == "two"
+    return bool(served and compiling["state"] == "idle" and not compiling["waiting"])
+
+
+def one_round(store: Path, key: Path, folders: Folders, traffic: Traffic) -> tuple[Phase, Phase]:
+    """Churn, and then as long without."""
+    used = folders.root / "churn-used"
+    shutil.rmtree(used, ignore_errors=True)
+    shutil.copytree(store, used)
+    port = free_port()
+    command = [console_script("warmpool"), "serve", "--store", str(used), "--signing-key", str(key)]
+    command += ["--host", HOST, "--port", str(port), "--grpc-port", "0"]
+    with running("warmpool", command, port, folders.log("warmpool-churn"), {}) as server:
+        poll(server.port, STATUS, READY_S_MAX, lambda response: bool(msgspec.json.decode(response.body)["ready"]))
+        clients = traffic.begin(server)
+        begin_s = time.monotonic()
+        changed = False
+        while not is_over(document := status(server)) or not changed:
+            if not changed and time.monotonic() - begin_s > VERSION_AFTER_S:
+                changed = True
+                opened(used, key).put(serving_path(MODEL), encode(Serving(stable="two", previous="one")))
+            if time.monotonic() - begin_s > CHURN_S_MAX:
+                raise TimeoutError(f"not all was compiled within {CHURN_S_MAX:.0f} s: {document['compiling']}")
+            time.sleep(1.0)
+        churn = traffic.end(clients)
+        clients = traffic.begin(server)
+        end_s = time.monotonic() + churn.seconds
+        while time.monotonic() < end_s:
+            status(server)
+            time.sleep(1.0)
+        steady = traffic.end(clients)
+        if compiles := [lane["compiles"] for lane in status(server)["lanes"] if lane["compiles"]]:
+            raise WrongAnswer(f"lanes have compiled: {compiles}")
+    return churn, steady
+
+
+def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
+    """Measure.
+
+    Raises:
+        WrongAnswer: An answer is not plain JAX's, or a lane has compiled.
+    """
+    store = prepared(folders)
+    key = signing_key(folders.root / "churn-whole")
+    traffic = Traffic(folders.root / "churn-traffic")
+    measured: list[tuple[Phase, Phase]] = []
+    for number in range(1, rounds + 1):
+        churn, steady = one_round(store, key, folders, traffic)
+        measured.append((churn, steady))
+        times = f"{churn.p999_s * 1e3:.1f} ms in {churn.seconds:.0f} s of churn, {steady.p999_s * 1e3:.1f} ms after"
+        say(f"churn {number}/{rounds}: p99.9 {times}, {churn.requests + steady.requests} requests")
+    title = "churn: twenty unseen shapes and a new version"
+    return Report(title, figures_of(measured), {"rounds": [*map(_raw, measured)]})
+
+
+def figures_of(measured: Sequence[tuple[Phase, Phase]]) -> list[Figure]:
+    """The ratio, and what it is made of."""
+    churn, steady = zip(*measured, strict=True)
+    figures = [Figure("churn", "s", tuple(one.seconds for one in churn))]
+    for name, phases in (("in churn", churn), ("steady", steady)):
+        figures.append(Figure(f"requests {name}", "", tuple(float(one.requests) for one in phases)))
+        for share in ("p50", "p99", "p999"):
+            title = share.replace("p999", "p99.9")
+            figures.append(Figure(f"{title} {name}", "ms", tuple(getattr(one, f"{share}_s") * 1e3 for one in phases)))
+    figures.append(
+        ratios(
+            "p99.9 in churn over steady",
+            [one.p999_s for one in churn],
+            [one.p999_s for one in steady],
+            Target("at most", 1.25),
+        )
+    )
+    return figures
+
+
+def _raw(phases: tuple[Phase, Phase]) -> dict[str, Any]:
+    return {"churn": asdict(phases[0]), "steady": asdict(phases[1])}
