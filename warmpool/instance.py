@@ -203,7 +203,7 @@ class Instance:
         if (lane.state, lane.started_ns) != ("starting", started_ns):
             return
         if isinstance(plan, Exception):
-            lane.give_up(plan)
+            lane.life.process.give_up(plan)
             return
         lane.load(plan)
         self.underway.set()

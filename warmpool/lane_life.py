@@ -71,6 +71,11 @@ class LaneLife:
         self._platform = ""
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def restarts(self) -> int:
+        """How often a process ended though the lane was not stopped."""
+        return self.ends.total()
+
     def start(self) -> None:
         """Fork the next process."""
         self.state = "starting"
@@ -98,7 +103,7 @@ class LaneLife:
     def describe(self) -> dict[str, Any]:
         """For a status document."""
         return {
-            "restarts": self.ends.total(),
+            "restarts": self.restarts,
             "ended": dict(self.ends),
             "last_end": str(self.last) if self.last else "",
             "circuit": self.circuit.describe(self._loop.time()),

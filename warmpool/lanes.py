@@ -92,11 +92,6 @@ class LaneProxy:
         return self.life.started_ns
 
     @property
-    def restarts(self) -> int:
-        """How often a process ended though the lane was not stopped."""
-        return self.life.ends.total()
-
-    @property
     def pid(self) -> int | None:
         """Of its process; None while that is not known."""
         return self.life.process.pid
@@ -177,18 +172,11 @@ class LaneProxy:
         self._watcher.cooled(self)
 
     def replace(self, trust: Trust) -> None:
-        """Put a process with this trust in the place of the one that runs. `warmed` is set once it has tried all.
-
-        What it is doing is not to blame for that, and is done elsewhere.
-        """
+        """Put a process with this trust in the place of this one, which is not to blame; `warmed` is set anew."""
         self._trust = trust
         self.warmed.clear()
         self.held.mapped.clear()
         self.life.process.end(Cause.REPLACED)
-
-    def give_up(self, error: Exception) -> None:
-        """End a process for which the front cannot do what it has to: the next one begins from nothing."""
-        self.life.process.give_up(error)
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
         """Whether the lane holds, or may soon come to hold, an executable that covers the need."""

@@ -139,7 +139,7 @@ class _Gauges(Collector):
 _OF_LANES: tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[LaneProxy], float]], ...] = (
     (GaugeMetricFamily, "executables_warm", "Warm executables of a lane.", lambda lane: lane.held.warm_count),
     (GaugeMetricFamily, "busy", "1 while a lane runs a batch.", lambda lane: lane.batch is not None),
-    (GaugeMetricFamily, "restarts", "Times that a lane was started again.", lambda lane: lane.restarts),
+    (GaugeMetricFamily, "restarts", "Times that a lane was started again.", lambda lane: lane.life.restarts),
     (
         GaugeMetricFamily,
         "circuit_open",

@@ -215,7 +215,7 @@ def test_a_staged_executable_that_is_planned_no_more_goes_after_it_has_run(in_wo
         assert world.told[1][2][0].tolist() == [[32.0, 20.0, 3.0]]
         answer = await world.lane.ask(WAIT_S_MAX)
         assert answer is not None
-        assert world.lane.restarts == 0
+        assert world.lane.life.restarts == 0
 
     in_world(story)
 
@@ -234,7 +234,7 @@ def test_a_lane_that_died_before_a_batch_came_to_it_gives_the_batch_back_as_not_
         assert (kind, told, told.begun) == ("failed", batch, False)
         assert "died" in reason
         await world.until_warm(pid)
-        assert world.lane.restarts == 1
+        assert world.lane.life.restarts == 1
         again = world.batch(x=[[0, 0, 0, 0]])  # of the new lane's executables
         world.lane.submit(again)
         assert (await world.until_told(2))[0] == "finished"
@@ -293,7 +293,7 @@ def test_a_lane_about_which_the_front_fails_to_think_is_ended_and_the_next_begin
         world.lane.start()
         try:
             await world.until_warm()
-            assert world.lane.restarts == 1
+            assert world.lane.life.restarts == 1
             assert [told[0] for told in world.told] == ["failed"]
             assert world.lane.pid != pids[0]
             await asyncio.to_thread(wait_until, lambda: not alive(pids[0]))
@@ -351,7 +351,7 @@ def test_a_lane_that_is_replaced_before_it_is_known_by_number_is_replaced_all_th
         world.lane.replace(SIGNED_ONLY)
         try:
             await world.until(lambda: world.lane.state == "warm")
-            assert world.lane.restarts == 1
+            assert world.lane.life.restarts == 1
             assert world.lane.held.warm_count == 0
         finally:
             await world.lane.stop(WAIT_S_MAX)
@@ -367,7 +367,7 @@ def test_replacing_a_lane_time_and_again_while_it_loads_makes_no_executable_a_su
             for turn in range(1, 6):
                 await world.until(lambda: world.lane.held.load_plan is not None and not world.lane.held.loaded)
                 world.lane.replace(ANYONE)
-                await world.until(lambda turn=turn: world.lane.restarts == turn)
+                await world.until(lambda turn=turn: world.lane.life.restarts == turn)
             await world.until_warm()
             assert world.lane.held.cold_reasons == {}
         finally:
@@ -401,7 +401,7 @@ def test_a_cold_executable_is_loaded_again_only_from_another_content_than_the_on
             await world.until(lambda: world.lane.state == "warm")
             assert (world.lane.held.warm_count, world.lane.held.cold_reasons) == (warm + 1, {})
             world.lane.replace(ANYONE)
-            await world.until(lambda: world.lane.restarts == 1)
+            await world.until(lambda: world.lane.life.restarts == 1)
             assert world.lane.held.tried == {}  # by the next process
         finally:
             await world.lane.stop(WAIT_S_MAX)
@@ -426,7 +426,7 @@ def test_nothing_is_loaded_again_by_a_lane_that_is_to_stop(own_store, fingerprin
         world.lane.replace(ANYONE)
         await stopping
         assert world.lane.state == "stopped"
-        assert world.lane.restarts == 0
+        assert world.lane.life.restarts == 0
 
     asyncio.run(main())
 
@@ -633,7 +633,7 @@ def test_a_lane_that_owes_something_for_too_long_is_killed_and_the_reason_is_tol
         assert reason.startswith("the primary lane was ended: ")
         assert reason.endswith("took longer than 2 s")
         assert world.lane.life.ends == {cause: 1}
-        assert world.lane.restarts == 1
+        assert world.lane.life.restarts == 1
 
     with_puppet(story, Limits(**{"ask_every_s": 0.1, limit: 2.0}))
 
