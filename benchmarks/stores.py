@@ -80,6 +80,6 @@ def executable_of(
     source = opened(store)
     target = read_target(source, model, fingerprint.digest)
     for spec in target.executables if target else ():
-        if spec.method == method and spec.bucket == bucket:
+        if spec.method == method and spec.bucket == bucket and not spec.cpu_lane_only:
             return spec, source.get(executable_path(spec.key))
     raise LookupError(f"{model.key}:{method} has no executable for {bucket} on this kind of machine")

@@ -131,8 +131,8 @@ def test_a_store_that_lacks_nothing_is_left_as_it_is(filled):
     outcome = filled.run("--json")
     assert outcome.status == 0
     assert {name: (one["executables"], one["compiled"], one["problem"]) for name, one in outcome.filled.items()} == {
-        "toy/2": (2, 0, ""),
-        "other/1": (1, 0, ""),
+        "toy/2": (4, 0, ""),
+        "other/1": (2, 0, ""),
     }
     result = json.loads(outcome.out)
     assert (result["wanted"], result["problems"]) == ([], {})
@@ -141,7 +141,7 @@ def test_a_store_that_lacks_nothing_is_left_as_it_is(filled):
 
 
 def test_an_executable_that_was_set_aside_is_made_again_and_answers_as_before(filled):
-    path = executable_path(filled.keys("toy/2")[1])
+    path = executable_path(filled.keys("toy/2")[2])
     key = path.removeprefix("executables/")
     before, answers = filled.content(), filled.answers(path, batch=2)
     references = filled.target("toy/2").references
@@ -155,7 +155,7 @@ def test_an_executable_that_was_set_aside_is_made_again_and_answers_as_before(fi
         "version": "2",
         "platform": "cpu",
         "fingerprint": "",
-        "executables": 2,
+        "executables": 4,
         "compiled": 1,
         "problem": "",
     }
@@ -243,8 +243,8 @@ def test_a_person_reads_a_line_for_each_version(filled):
     assert (outcome.status, sorted(outcome.out.splitlines())) == (
         0,
         [
-            f"other/1 for cpu ({digest}): 1 executables, 0 of them compiled now",
-            f"toy/2 for cpu ({digest}): 2 executables, 1 of them compiled now",
+            f"other/1 for cpu ({digest}): 2 executables, 0 of them compiled now",
+            f"toy/2 for cpu ({digest}): 4 executables, 1 of them compiled now",
         ],
     )
     assert "compiled predict batch=1,seq=4" in outcome.err
@@ -304,7 +304,6 @@ def test_what_it_would_be_made_of_has_to_be_sound_and_nothing_is_stored_otherwis
 
 
 def test_what_failed_to_compile_before_is_not_tried_unless_asked_to_and_keeps_no_other_from_being_filled(filled):
-    """A failure ends the children of that publish, with whatever they were doing."""
     failing, other = filled.keys("other/1")[0], filled.keys("toy/2")[1]
     for key in (failing, other):
         filled.bottom.delete(executable_path(key))
@@ -348,8 +347,8 @@ def test_for_another_kind_of_machine_everything_is_compiled_and_an_instance_ther
     assert done.returncode == 0, done.stderr
     outcome = Outcome(done.returncode, done.stdout, done.stderr)
     assert {name: (one["executables"], one["compiled"]) for name, one in outcome.filled.items()} == {
-        "toy/2": (2, 2),
-        "other/1": (1, 1),
+        "toy/2": (4, 4),
+        "other/1": (2, 2),
     }
     found = filled.version("toy/2")
     (own,) = {target_path("toy", "2", digest) for digest in found.targets} & before.keys()

@@ -97,6 +97,7 @@ class Worker:
             why=why,
             only={publishing.Place(*place) for place in job.places},
             told=told,
+            primary=self._machines[job.accelerator][0],
         )
 
     def _living_children(self) -> Children:

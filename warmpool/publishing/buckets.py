@@ -24,7 +24,7 @@ class Bucket:
     Attributes:
         sizes: Dimension name to size; empty for a method without named dimensions.
         minimum: Needed before the instance is ready.
-        ladder: The CPU lane holds it beside an accelerator: the minimum, and the largest batch for throughput.
+        ladder: The CPU lane has an executable of its own for it: the minimum, and the largest batch for throughput.
     """
 
     sizes: dict[str, int]
