@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from cache.signed_store import SignedStore
+from warmpool.backoff import backoff_s
 from warmpool.dataplane import DataPlane
 from warmpool.manifest import Serving
 from warmpool.rollout.changes import rolled_back
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.25
 LOOK_FAR_S = 5.0  # between looks at the records in a bucket; those in a folder are read with every tick
 REFUSED_S_MAX = 600.0  # how long a canary may be refused, as one is that is still being copied, or compiled
+TRY_AGAIN_S_MAX = 10.0  # what the store did not take
 SUPPRESS_S = 300.0  # how long alerts wait after a rollout
 
 
@@ -133,7 +135,7 @@ class Rollouts:
             if known is None or known.path != record_path(name, spec_of(serving)):
                 under_way[name] = known = Watched.of(name, serving)
                 log.info("rollout begins", extra={"model": name, "stable": serving.stable, "canary": serving.canary})
-            known.serving, known.spec = serving, spec_of(serving)
+            known.follow(serving)
             self._active_s[name] = _now_s()
 
     def _decide(self, name: str, watched: Watched, group: asyncio.TaskGroup) -> None:
@@ -174,10 +176,10 @@ class Rollouts:
         self._end(name, watched)
         self._count(name, "rollback")
         call = partial(roll_back, self.store, decision)
-        told = await self.calls.ask(f"rollback of {name}", call)
-        while told is None:
-            await asyncio.sleep(TICK_S)
-            told = await self.calls.ask(f"rollback of {name}", call)
+        tries = 0
+        while (told := await self.calls.ask(f"rollback of {name}", call)) is None:
+            tries += 1
+            await asyncio.sleep(backoff_s(tries, TICK_S, TRY_AGAIN_S_MAX))
         if told.serving is not None:
             self.versions.follow(name, told.serving)
 

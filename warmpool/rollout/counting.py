@@ -59,9 +59,13 @@ class Watched:
     def of(cls, name: str, serving: Serving) -> Watched:
         """The rollout of a model's canary, with nothing known of it yet."""
         spec = spec_of(serving)
-        judge = Judge(Policy(bake_s=spec.bake_s, requests_min=spec.requests_min))
         clock = asyncio.get_running_loop().time
-        return cls(serving, spec, record_path(name, spec), Tally(clock), judge)
+        return cls(serving, spec, record_path(name, spec), Tally(clock), Judge(_policy(spec)))
+
+    def follow(self, serving: Serving) -> None:
+        """This is served from now on, as the same rollout: its shares may be others, and how it is judged."""
+        self.serving, self.spec = serving, spec_of(serving)
+        self.judge.policy = _policy(self.spec)
 
     def judge_until_now(self) -> None:
         """Let the judge have all seconds that are over."""
@@ -162,6 +166,10 @@ class Counting:
 def spec_of(serving: Serving) -> RolloutSpec:
     """How the canary is judged; a canary of which that is not said is judged as usual."""
     return serving.rollout or RolloutSpec(started_s=min(max(serving.changed_s, 0.0), TIME_S_MAX - 1))
+
+
+def _policy(spec: RolloutSpec) -> Policy:
+    return Policy(bake_s=spec.bake_s, requests_min=spec.requests_min)
 
 
 def _ours(error: Exception | None) -> bool:

@@ -10,7 +10,7 @@ from cache.errors import Untrusted
 from cache.signed_store import SignedStore
 from warmpool.manifest import Serving
 from warmpool.rollout.changes import RolloutRefused, promoted, rolled_back
-from warmpool.rollout.record import Event, Rollout, add_event
+from warmpool.rollout.record import Event, Rollout, add_event, read_record
 from warmpool.rollout.serving_change import change_serving
 
 
@@ -39,7 +39,9 @@ def roll_back(store: SignedStore, decision: Decision) -> Told:
     Raises:
         StoreUnavailable: It is not known, and may be done again.
     """
-    _note(store, decision, "rollback")
+    record = read_record(store, decision.path)
+    if record is None or record.state != "rolled back":  # else that was done before, and what is served was not
+        _note(store, decision, "rollback")
     try:
         store.require_signer("what is served")
         return _changed(store, decision, lambda now: rolled_back(now, decision.time_s, decision.reason))
@@ -73,7 +75,7 @@ def _changed(store: SignedStore, decision: Decision, change: Callable[[Serving],
 
 
 def _rollout(serving: Serving) -> tuple[object, ...]:
-    return serving.stable, serving.canary, serving.rollout
+    return serving.stable, serving.canary, serving.rollout.started_s if serving.rollout else None
 
 
 def _note(store: SignedStore, decision: Decision, what: Literal["promote", "rollback"]) -> None:

@@ -225,6 +225,44 @@ def test_a_rollback_that_the_store_does_not_take_is_tried_until_it_does(tmp_path
     asyncio.run(run())
 
 
+def test_what_is_tried_again_is_written_down_once(tmp_path: Any, monkeypatch: Any) -> None:
+    async def run() -> None:
+        async with scene(tmp_path) as one:
+            await one.begun()
+            put_if, refused = one.store.inner.put_if, 0
+
+            def away(path: str, *more: Any) -> str | None:
+                nonlocal refused
+                if path.startswith("models/") and refused < 2:
+                    refused += 1
+                    raise StoreUnavailable("it is away", told="it is away")
+                return put_if(path, *more)
+
+            monkeypatch.setattr(one.store.inner, "put_if", away)
+            one.judge(40, errors=10)
+            await one.until(lambda: not one.served.canary)
+            record = read_record(one.store, PATH)
+            assert record is not None
+            assert (refused, [event.what for event in record.events]) == (2, ["rollback"])
+        assert len((tmp_path / "audit").read_text().splitlines()) == 1
+
+    asyncio.run(run())
+
+
+def test_another_start_of_the_same_rollout_changes_how_it_is_judged(tmp_path: Any) -> None:
+    async def run() -> None:
+        async with scene(tmp_path) as one:
+            await one.begun()
+            spec = msgspec.structs.replace(SPEC, bake_s=3600.0)
+            one.store.put(stored.serving_path("toy"), stored.encode(msgspec.structs.replace(SERVING, rollout=spec)))
+            one.look()
+            before = one.watched
+            await one.until(lambda: one.watched.judge.policy.bake_s == 3600.0)
+            assert one.watched is before
+
+    asyncio.run(run())
+
+
 def test_a_promotion_is_of_what_was_judged_and_of_nothing_that_came_since(tmp_path: Any) -> None:
     async def run() -> None:
         async with scene(tmp_path) as one:
