@@ -95,7 +95,7 @@ class World:
 
     @property
     def batches(self) -> list[int]:
-        return sorted(spec.bucket["batch"] for spec in self.target.executables)
+        return sorted(spec.bucket["batch"] for spec in self.target.executables if not spec.cpu_lane_only)
 
 
 @pytest.fixture(scope="module")
