@@ -63,7 +63,7 @@ def promote(store: SignedStore, decision: Decision) -> Told:
 
 def _changed(store: SignedStore, decision: Decision, change: Callable[[Serving], Serving]) -> Told:
     def changed(now: Serving) -> Serving:
-        if (now.stable, now.canary, now.rollout) != _rollout(decision.serving):
+        if _rollout(now) != _rollout(decision.serving):
             raise RolloutRefused(f"what is served of {decision.model!r} was changed meanwhile")
         return change(now)
 
