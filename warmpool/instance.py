@@ -87,6 +87,7 @@ class Instance:
         self.rollouts = Rollouts.of(store, self.dataplane, self.versions, state, calls, far)
         parts = (self.dataplane, self.lanes, self.models, self.upkeep, self.plan_following)
         self.compiling = LateService(settings, store, *parts)
+        self.versions.awaited = self.compiling.makes
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started, Limits.of(settings))
         self._starts = LaneStarts(self.traces, cold_start)

@@ -84,6 +84,7 @@ class VersionFollowing:
         self.looks = 0
         self.settled = asyncio.Event()
         self.overrule: Callable[[str, Serving], Serving] = lambda _, serving: serving  # may take from what is served
+        self.awaited: Callable[[ServedModel], bool] = lambda _: False  # whether more of a version is being made
         self._records = ServingRecords(store)
         self._audit = store.audit
         self._dataplane = dataplane
@@ -252,7 +253,10 @@ class VersionFollowing:
             dataplane.warm[name] = frozenset(one.manifest.version for one in own if self._may_get(one))
 
     def _may_get(self, model: ServedModel) -> bool:
-        return model.key not in self._dataplane.catalog.retiring and self.is_warm(model)
+        if model.key in self._dataplane.catalog.retiring or not self.is_warm(model):
+            return False
+        name, version = model.manifest.model, model.manifest.version
+        return version in self._dataplane.warm.get(name, ()) or not self.awaited(model)
 
     def _retire(self) -> None:
         """Let go what is named no more, once nothing of it waits or runs; what is named again stays."""

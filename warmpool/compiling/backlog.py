@@ -188,6 +188,11 @@ class Backlog:
         """Buckets of a method that are planned for the primary lane, and that it has not been told of."""
         return self._plan.lacking.get((method.model, method.version, method.name), ())
 
+    def makes(self, model: str, version: str) -> bool:
+        """Whether something of a version is under way, or will be, for the primary lane."""
+        under_way = [*self.running.left.values()] if self.running else []
+        return any((gap.model, gap.version) == (model, version) and not gap.ladder for gap in under_way + self.waiting)
+
     def describe(self, now_s: float) -> dict[str, Any]:
         """As the status shows it."""
         running, waiting = self.running, self.waiting

@@ -64,6 +64,11 @@ class Lacking:
         """Whether jax has to say what kind of machine the primary lane is."""
         return any(lane.mode == "jax" for lane in self._lanes)
 
+    def concerns(self) -> frozenset[str]:
+        """What a look is about: versions, and kinds of machine. Once it is another, another look is due."""
+        machines = (fingerprint.digest for fingerprint in self._fingerprints.values())
+        return frozenset(machines).union(self._dataplane.catalog.versions)
+
     def look(self) -> Callable[[], list[Ranked]]:
         """What finds out what is missing, in a thread, of how things are now. It raises StoreUnavailable."""
         versions = list(self._dataplane.catalog.versions.values())

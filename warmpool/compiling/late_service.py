@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache.signed_store import SignedStore
+from warmpool.catalog import ServedModel
 from warmpool.dataplane import DataPlane
 from warmpool.fallback import Unknown
 from warmpool.lanes import LaneProxy
@@ -57,6 +58,10 @@ class LateService:
         if self._service.off:
             self._changed()
         await self._service.run()
+
+    def makes(self, model: ServedModel) -> bool:
+        """Whether something of a version is being made, or will be, for the primary lane."""
+        return self._service is not None and self._service.makes(model.manifest.model, model.manifest.version)
 
     @property
     def waiting(self) -> int:

@@ -38,6 +38,7 @@ from warmpool.store_calls import StoreCalls
 log = logging.getLogger(__name__)
 
 LOOK_FIRST_S, LOOK_S_MAX = 0.5, 300.0
+GLANCE_EVERY_S = 1.0  # at what is served, and on what
 IDLE_S_MAX = 60.0  # without a job, until the worker is ended: it holds memory
 RESTART_FIRST_S, RESTART_S_MAX = 1.0, 60.0
 
@@ -111,6 +112,10 @@ class CompileService:
         """Buckets of a method that are planned for the primary lane, and that it has not been told of."""
         return self._backlog.lacking(method)
 
+    def makes(self, model: str, version: str) -> bool:
+        """Whether something of a version is under way, or will be, for the primary lane."""
+        return self._backlog.makes(model, version)
+
     @property
     def waiting(self) -> int:
         """How many executables are missing and will be made, those that are under way among them."""
@@ -138,6 +143,7 @@ class CompileService:
         looks, known = 0, False
         while True:
             self._news.clear()
+            concerns = self._lacking.concerns()
             found = await self._calls.ask("what is missing", self._lacking.look())
             if found is not None:  # else what was known stays
                 if self._backlog.take_in(found, _now()) or not known:
@@ -145,9 +151,18 @@ class CompileService:
                 known = True
             self._begin_next()
             looks += 1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX))
+            if await self._news_within(backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX), concerns):
                 looks = 0
+
+    async def _news_within(self, wait_s: float, concerns: frozenset[str]) -> bool:
+        """Wait until something else may be missing, or the time has passed; whether it is the former."""
+        over_s = time.monotonic() + wait_s
+        while (left_s := over_s - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), min(left_s, GLANCE_EVERY_S))
+            if self._news.is_set() or self._lacking.concerns() != concerns:
+                return True
+        return False
 
     async def _tell_for_ever(self) -> None:
         while True:

@@ -159,6 +159,19 @@ def test_a_place_that_nobody_asked_for_is_no_gap():
     assert found.placed(made(gap(8)), at(1)) is None
 
 
+def test_a_version_is_being_made_until_nothing_of_it_is_under_way_or_waits():
+    one, two = gap(1, 8), gap(1, 16)
+    found = backlog(one, two, gap(8, 16, ladder=True, version="2"))
+    assert (found.makes("tiny", "1"), found.makes("tiny", "2"), found.makes("other", "1")) == (True, False, False)
+    found.placed(made(one), at(1))
+    found.over(Done(job=1, failure=""), at(1))
+    assert found.makes("tiny", "1")
+    found.begin(at(1))
+    assert found.makes("tiny", "1")
+    found.placed(Placed(job=2, place=two.place, seconds=1.0, failure="no"), at(2))
+    assert not found.makes("tiny", "1")
+
+
 def test_what_lanes_may_come_to_hold_is_told_and_whether_it_changed():
     found = Backlog(1)
     assert found.take_in(as_found(gap(1), gap(2, ladder=True), gap(4, told=True)), at(0))

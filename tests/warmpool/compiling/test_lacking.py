@@ -153,3 +153,18 @@ def test_jax_has_to_say_what_a_lane_is_that_it_runs_in(cared):
     assert not looking.lacking.accelerator
     looking.lanes[0].mode = "jax"
     assert looking.lacking.accelerator
+
+
+def test_another_look_is_due_once_it_would_be_about_something_else(cared):
+    cared.publish(machines=[CPU])
+    machines = {"primary": CPU}
+    looking = Looking(cared, **machines)
+    looking.lacking = Lacking(cared.store, looking.lanes, looking.dataplane, machines)
+    before = looking.lacking.concerns()
+    assert looking.lacking.concerns() == before
+    machines["cpu"] = OLDER
+    with_lane = looking.lacking.concerns()
+    assert with_lane != before
+    cared.publish("other", machines=[CPU])
+    looking.dataplane.catalog = read_catalog(cared.store)
+    assert looking.lacking.concerns() != with_lane
