@@ -15,7 +15,7 @@ from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from tests.cache.meddling import MeddledStore
-from warmpool.manifest import ExecutableSpec, ProofSpec, Target
+from warmpool.manifest import ExecutableSpec, ProofSpec, Target, encode
 from warmpool.publishing.buckets import Bucket
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.known import Known
@@ -62,7 +62,8 @@ class Publish:
             method=entry.method,
             bucket=entry.bucket.sizes,
             minimum=False,
-            ladder=False,
+            ladder=entry.ladder,
+            cpu_lane_only=entry.ladder,
             cost_us=cost_us,
             size_bytes=1,
         )
@@ -218,6 +219,37 @@ def test_a_target_is_stored_once_what_is_needed_is_proved(tmp_path: Path) -> Non
     assert one.store.names("models/toy/1/targets") == []
     one.prove(SECOND, cases=4)
     assert seen(one.stored()) == (["key-1", "key-2"], 7)
+
+
+FAST = replace(FIRST, key="fast-1", ladder=True)
+
+
+def test_each_lane_sees_its_part_once_that_is_whole(tmp_path: Path) -> None:
+    one = Publish(tmp_path, entries=[*ENTRIES, FAST], needed=[FIRST, SECOND, FAST])
+    one.prove(FIRST)
+    one.prove(FAST, cases=4)
+    assert one.known.lacks() == {SECOND.place}
+    assert seen(one.stored())[0] == ["fast-1"]
+    one.prove(SECOND, cases=5)
+    assert sorted(seen(one.stored())[0]) == ["fast-1", "key-1", "key-2"]
+
+
+def test_what_lanes_saw_of_a_lanes_part_they_see_on(tmp_path: Path) -> None:
+    Publish(tmp_path).prove(FIRST)
+    one = Publish(tmp_path, entries=[*ENTRIES, FAST], needed=[SECOND, FAST])
+    one.prove(FAST)
+    assert sorted(seen(one.stored())[0]) == ["fast-1", "key-1"]
+
+
+def test_what_both_lanes_held_is_the_primary_ones_once_the_cpu_lane_has_its_own(tmp_path: Path) -> None:
+    before = Publish(tmp_path)
+    for entry in ENTRIES:
+        before.prove(entry)
+    shared = [msgspec.structs.replace(spec, ladder=True) for spec in before.stored().executables]
+    before.store.put(PATH, encode(msgspec.structs.replace(before.stored(), executables=tuple(shared))))
+    Publish(tmp_path, entries=[*ENTRIES, FAST]).prove(FAST)
+    found = {spec.key: (spec.ladder, spec.cpu_lane_only) for spec in before.stored().executables}
+    assert found == {"key-1": (False, False), "key-2": (True, False), "fast-1": (True, True)}
 
 
 def test_what_is_needed_may_be_what_others_proved(tmp_path: Path) -> None:
