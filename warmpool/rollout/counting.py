@@ -21,6 +21,8 @@ from warmpool.rollout.record import record_path
 from warmpool.rollout.tally import Counts, Tally
 from warmpool.tensors import Tensor
 
+COMPARED_MIN = 20  # where requests are mirrored
+
 
 class Lane(Protocol):
     """Of a lane what is asked here."""
@@ -60,12 +62,12 @@ class Watched:
         """The rollout of a model's canary, with nothing known of it yet."""
         spec = spec_of(serving)
         clock = asyncio.get_running_loop().time
-        return cls(serving, spec, record_path(name, spec), Tally(clock), Judge(_policy(spec)))
+        return cls(serving, spec, record_path(name, spec), Tally(clock), Judge(_policy(spec, serving.mirror)))
 
     def follow(self, serving: Serving) -> None:
         """This is served from now on, as the same rollout: its shares may be others, and how it is judged."""
         self.serving, self.spec = serving, spec_of(serving)
-        self.judge.policy = _policy(self.spec)
+        self.judge.policy = _policy(self.spec, serving.mirror)
 
     def judge_until_now(self) -> None:
         """Let the judge have all seconds that are over."""
@@ -168,8 +170,8 @@ def spec_of(serving: Serving) -> RolloutSpec:
     return serving.rollout or RolloutSpec(started_s=min(max(serving.changed_s, 0.0), TIME_S_MAX - 1))
 
 
-def _policy(spec: RolloutSpec) -> Policy:
-    return Policy(bake_s=spec.bake_s, requests_min=spec.requests_min)
+def _policy(spec: RolloutSpec, mirror: float) -> Policy:
+    return Policy(bake_s=spec.bake_s, requests_min=spec.requests_min, compared_min=COMPARED_MIN if mirror else 0)
 
 
 def _ours(error: Exception | None) -> bool:

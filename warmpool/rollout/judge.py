@@ -43,6 +43,7 @@ class Policy:
     Attributes:
         bake_s: It is watched for so long at least before it is promoted.
         requests_min: And answers so many requests, or mirrored ones where it gets no others.
+        compared_min: And so many of its answers were compared.
         error_budget: The share of requests that may fail.
         alarm_max: How likely one of the comparisons may come to a rollback by chance, over the whole rollout.
         errors_min: So many errors, and so many answers that differ, before any are held against it.
@@ -57,6 +58,7 @@ class Policy:
 
     bake_s: float = 600.0
     requests_min: int = 200
+    compared_min: int = 0
     error_budget: float = 0.001
     alarm_max: float = 1e-5
     errors_min: int = 3
@@ -235,6 +237,8 @@ class Judge:
             return f"watched for {self._watched_s(now_s):.0f} s of {policy.bake_s:g}"
         if answered < policy.requests_min:
             return f"{answered} requests of {policy.requests_min}"
+        if canary.compared < policy.compared_min:
+            return f"{canary.compared} comparisons of {policy.compared_min}"
         return f"in doubt: {', '.join(doubts)}" if doubts else ""
 
     def _watched_s(self, now_s: float) -> float:

@@ -91,7 +91,7 @@ class Scene:
 
 
 def made(numbers: dict[str, int]) -> Counts:
-    counts = Counts(requests=10, batches=10)
+    counts = Counts(requests=10, batches=10, compared=10)
     for name, number in numbers.items():
         setattr(counts, name, number)
     return counts

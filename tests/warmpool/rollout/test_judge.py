@@ -160,6 +160,8 @@ def test_a_promotion_waits_for_time_for_requests_and_for_doubts_to_go() -> None:
     few = judged(600, some(), some(requests=0, batches=0, compared=0))
     few.add(600, some(), some(requests=1))
     assert few.verdict(1300).reason == "1 requests of 200"
+    compared = judged(600, some(), some(), Policy(compared_min=1))
+    assert compared.verdict(600).reason == "0 comparisons of 1"
     doubtful = judged(600, some(), some())
     for second in range(600, 605):
         doubtful.add(second, some(), some(compared=1, differing=second % 3 == 0))
