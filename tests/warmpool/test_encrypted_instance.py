@@ -88,7 +88,7 @@ def test_nothing_of_the_model_is_on_the_disk(settings):
             assert secret not in content, file
         if is_envelope(content):
             encrypted.add(file)
-    secret_folders = ("executables", "weights")
+    secret_folders = ("executables", "programs", "weights")
     assert encrypted == {file for folder in secret_folders for file in (Path(settings.store) / folder).iterdir()}
     assert len(encrypted) > len(METHODS)
 

@@ -189,7 +189,7 @@ def test_what_does_not_exist_is_not_found(stub, answers_on, model, version):
 
 
 def test_a_method_of_the_protocol_that_is_not_served_is_unimplemented(stub, answers_on):
-    assert refusal(stub.RepositoryIndex, messages.RepositoryIndexRequest()).code() is grpc.StatusCode.UNIMPLEMENTED
+    assert refusal(stub.TraceSetting, messages.TraceSettingRequest()).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_an_instance_without_models_is_live_and_not_ready(tmp_path, port):
