@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.instance_process import InstanceProcess, alive, serving, tensors, wait_until, zygote_gate
+from tests.instance_process import InstanceProcess, alive, children_of, serving, tensors, wait_until, zygote_gate
 from tests.ports import free_port
 from tests.tiny import executable_file
 from tests.warmpool.otlp_receiver import OtlpReceiver
@@ -125,10 +125,22 @@ def test_an_end_while_the_store_does_not_answer_does_not_wait_for_it(held):
         waiting = pool.submit(held.instance.infer_reply, "tiny:predict", X)
         hurried = held.instance.infer_reply("tiny:predict", X, headers={"x-warmpool-timeout-ms": "50"})
         assert hurried.status == 503
+        children = children_of(held.instance.process.pid)
         held.instance.process.send_signal(signal.SIGTERM)
         assert held.instance.process.wait(LIMIT_S) == 0
         reply = waiting.result()
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        assert len(children) >= 2  # a zygote, and what reads the store, too
+        wait_until(lambda: not any(map(alive, children)))
+
+
+def test_a_front_that_is_killed_while_the_store_does_not_answer_leaves_nothing_behind(held):
+    children = children_of(held.instance.process.pid)
+    assert len(children) >= 2
+    held.instance.process.kill()
+    held.instance.process.wait()
+    wait_until(lambda: not any(map(alive, children)))
+    held.instance.process.returncode = 0  # it was not to end in order
 
 
 def trace_ids(bodies):
