@@ -13,7 +13,7 @@ from typing import Any
 
 from warmpool.catalog import ServedMethod
 from warmpool.compiling.forecast import LOAD_S, CompileTimes, Schedule, scheduled
-from warmpool.compiling.gaps import Gap
+from warmpool.compiling.gaps import Gap, Target
 from warmpool.compiling.history import History
 from warmpool.compiling.order import Ranked, jobs_of
 from warmpool.compiling.protocol import Done, Place, Placed
@@ -39,6 +39,7 @@ class Running:
 
     Attributes:
         number: Its number.
+        target: What it adds to.
         left: What of it is still to be made.
         began_s: When it began (monotonic).
         since_s: When what it does now began.
@@ -46,6 +47,7 @@ class Running:
     """
 
     number: int
+    target: Target
     left: dict[Place, Gap]
     began_s: float
     since_s: float
@@ -117,15 +119,17 @@ class Backlog:
             return []
         gaps = self._plan.jobs.pop(0)
         self._numbers += 1
-        self.running = Running(self._numbers, {gap.place: gap for gap in gaps}, now.s, now.s)
+        self.running = Running(self._numbers, gaps[0].target, {gap.place: gap for gap in gaps}, now.s, now.s)
         self._reschedule(now)
         return gaps
 
     def placed(self, message: Placed, now: Now) -> Gap | None:
-        """The gap that the worker tells of; None: it is of a minimum set, which had to be made besides."""
+        """The gap that the worker tells of, perhaps one of a minimum set that had to be made besides; None: of none."""
         running = self.running
-        gap = running.left.pop(message.place, None) if running and message.job == running.number else None
-        if gap is None or running is None:
+        if running is None or message.job != running.number:
+            return None
+        gap = running.left.pop(message.place, None) or self._take_out(running.target, message.place)
+        if gap is None:
             return None
         if message.failure:
             self._fail(gap, message.failure, message.seconds, now)
@@ -205,6 +209,14 @@ class Backlog:
             "over_in_s": round(self.over_in_s(now_s), 3),
             **self.history.describe(),
         }
+
+    def _take_out(self, target: Target, place: Place) -> Gap | None:
+        """A gap that waits, and does so no more."""
+        found = next((gap for gap in self.waiting if gap.identity == (target, place)), None)
+        if found:
+            jobs = ([gap for gap in job if gap is not found] for job in self._plan.jobs)
+            self._plan.jobs = [job for job in jobs if job]
+        return found
 
     def _described(self, gap: Gap, now_s: float) -> dict[str, Any]:
         ready_in_s = self._schedule.ready_in_s(lambda one: one is gap, now_s)

@@ -12,9 +12,9 @@ Minimum sets come before all, the CPU lane's after the primary's, for without th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from math import ceil, prod
+from math import prod
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpool.compiling.gaps import Gap, Side
-from warmpool.selection import Sizes, covers
+from warmpool.selection import Sizes
 
 RUN_US = 100.0  # of a run, whatever its size: sharing a batch pays
 UNCOVERED_US = 1e9  # for a row that nothing covers
 UNSEEN_WEIGHT = 1e-6  # of a shape that nobody sent yet, in requests: every bucket has one
 LADDER_WEIGHT = 1e-3  # of a request for the CPU lane, which gets few
 NEEDS_MAX = 128  # the most frequent shapes of a method are looked at
+GREEDY_MAX = 64  # of a method are put in order one after the other
 PLACES_MAX = 8  # of a job
 
 
@@ -90,13 +91,21 @@ def _next_job(left: Sequence[Gap], at_a_time: int) -> list[Gap]:
     return shared + others[: max(0, at_a_time - len(shared))]
 
 
-def cost_us(bucket: Sizes, need: Sizes, batch: str, us_an_element: float) -> float:
-    """What a need takes on a bucket: in several runs where it has more rows; infinite where the bucket is too small."""
-    shape = {name: size for name, size in need.items() if name != batch}
-    if not covers(bucket, shape):
-        return float("inf")
-    runs = ceil(need.get(batch, 1) / bucket[batch]) if batch in bucket else 1
-    return runs * (RUN_US + us_an_element * prod(bucket.values()))
+def costs_us(buckets: Sequence[Sizes], needs: Sequence[Sizes], batch: str, us_an_element: float) -> NDArray[np.float64]:
+    """What needs take on buckets, of shape `[buckets, needs]`; infinite where a bucket is too small.
+
+    A need with more rows than a bucket takes several runs. All of them have sizes for the same dimensions.
+    """
+    found = np.full((len(buckets), len(needs)), RUN_US)
+    found += us_an_element * np.array([prod(bucket.values()) for bucket in buckets])[:, None]
+    for name in buckets[0] if buckets else ():
+        has = np.array([bucket[name] for bucket in buckets])[:, None]
+        wants = np.array([need[name] for need in needs])[None, :]
+        if name == batch:
+            found *= np.maximum(-(-wants // has), 1)
+        else:
+            found[has < wants] = np.inf
+    return found
 
 
 def _tier(gap: Gap) -> int:
@@ -110,6 +119,9 @@ def _greedy(gaps: list[Gap], demand: Demand) -> list[Ranked]:
     minimum_first = [index for index in left if gaps[index].minimum]
     while left:
         gains = table.gains()
+        if len(found) == GREEDY_MAX:  # by then other things will have been asked for
+            last = sorted(left, key=lambda index: -gains[index])
+            return found + [Ranked(gaps[index], float(gains[index])) for index in last]
         among = minimum_first or left
         best = max(among, key=lambda index: (gains[index], -index))
         found.append(Ranked(gaps[best], float(gains[best])))
@@ -126,26 +138,20 @@ class _Table:
 
     weights: NDArray[np.float64]
     costs: NDArray[np.float64]
-    now: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    now: NDArray[np.float64]
 
     @classmethod
     def of(cls, gaps: Sequence[Gap], demand: Demand) -> _Table:
         batch, us = gaps[0].batch, gaps[0].us_an_element
         weight = LADDER_WEIGHT if gaps[0].ladder else 1.0
         frequent = sorted(demand.needs, key=lambda one: -one[1])[:NEEDS_MAX]
-        needs = [*frequent, *((gap.bucket, UNSEEN_WEIGHT) for gap in gaps)]
-        now = [
-            min(
-                (cost_us(bucket, need, batch, us) for bucket in demand.warm),
-                default=float("inf"),
-            )
-            for need, _ in needs
-        ]
-        rows = np.array([max(need.get(batch, 1), 1) for need, _ in needs])
+        needs = [*(need for need, _ in frequent), *(gap.bucket for gap in gaps)]
+        counts = [*(count for _, count in frequent), *(UNSEEN_WEIGHT for _ in gaps)]
+        rows = np.array([max(need.get(batch, 1), 1) for need in needs])
         return cls(
-            np.array([count * weight for _, count in needs]),
-            np.array([[cost_us(gap.bucket, need, batch, us) for need, _ in needs] for gap in gaps]),
-            np.minimum(np.array(now), UNCOVERED_US * rows),
+            np.array(counts) * weight,
+            costs_us([gap.bucket for gap in gaps], needs, batch, us),
+            np.minimum(costs_us(demand.warm, needs, batch, us).min(axis=0, initial=np.inf), UNCOVERED_US * rows),
         )
 
     def gains(self) -> NDArray[np.float64]:

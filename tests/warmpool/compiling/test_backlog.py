@@ -154,6 +154,17 @@ def test_messages_of_another_job_change_nothing():
     assert found.running is not None
 
 
+def test_what_was_made_besides_does_not_wait_any_more():
+    """Nothing of a target is visible without its minimum sets, so they are made with whatever comes first."""
+    asked, besides, other = gap(1, 16), gap(1, 16, ladder=True), gap(1, 16, ladder=True, version="2")
+    found = backlog(asked, besides, other)
+    assert found.placed(made(besides), at(1)) is besides
+    assert found.waiting == [other]
+    assert found.running is not None
+    assert list(found.running.left.values()) == [asked]
+    assert found.history.made == 1
+
+
 def test_a_place_that_nobody_asked_for_is_no_gap():
     found = backlog(gap(1))
     assert found.placed(made(gap(8)), at(1)) is None

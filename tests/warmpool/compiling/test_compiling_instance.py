@@ -134,14 +134,20 @@ def test_a_store_that_has_nothing_for_this_kind_of_machine_is_filled_by_the_inst
     for rows in (1, 2, 3, 4):
         ask(instance, rows)
     assert_compiled_nowhere_else(instance)
-    (version,) = survey(place.store).versions
-    assert len(version.targets) == 2
-    made = {spec.key for target in version.targets.values() for spec in target.executables} - before
-    status = wait_until(lambda: (found := compiling(instance))["state"] == "idle" and found)
-    assert {one["key"] for one in status["history"]} == made
+
+    def all_made() -> Any:
+        """The status once everything was made, of which nothing is left to do."""
+        (version,) = survey(place.store).versions
+        theirs, ours = (len(target.executables) for target in version.targets.values())
+        found = compiling(instance)
+        listed = {spec.key for target in version.targets.values() for spec in target.executables} - before
+        whole = listed == {one["key"] for one in found["history"]}
+        return found if theirs == ours and whole and found["state"] == "idle" and not found["waiting"] else None
+
+    status = wait_until(all_made, MADE_S_MAX)
     assert {one["outcome"] for one in status["history"]} == {"made"}
     assert (status["failures"], status["waiting"], status["running"]) == ({}, 0, [])
-    assert instance.gauge("warmpool_compiled_total", outcome="made") == len(made)
+    assert instance.gauge("warmpool_compiled_total", outcome="made") == len(status["history"])
     assert instance.gauge("warmpool_compiled_total", outcome="failed") == instance.gauge("warmpool_compiles_waiting")
     assert all(count == 1 for count in place.fates.keys().values())
 
