@@ -190,7 +190,8 @@ def test_requests_of_a_method_without_batch_dimension_never_share(unused, pool):
     with StoppedLane(unused) as lane:
         first = busy(lane, pool)
         waiting = [pool.submit(unused.infer, "scale", values=[index, 1], factor=index) for index in range(5)]
-        wait_until(lambda: unused.gauge("warmpool_rows_waiting") == len(waiting))
+        # One may lie ready in the lane, behind the one that runs.
+        wait_until(lambda: unused.gauge("warmpool_rows_waiting") >= len(waiting) - 1)
     for index, future in enumerate(waiting):
         outputs, parameters = future.result()
         assert outputs["scaled"].tolist() == [index * index, index]
