@@ -93,7 +93,6 @@ class ServedModels:
 
         Why not is the same each time, as long as the store is. Raises StoreUnavailable: that says nothing of it.
         """
-        self._store.discard(manifest_path(name, version))
         try:
             model = read_version(self._store, name, version)
             there = set(self._store.names("programs"))
@@ -104,6 +103,7 @@ class ServedModels:
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001  it is that version's problem
+            self._store.discard(manifest_path(name, version))  # perhaps only the copy that is kept here is damaged
             return reason_of(error, f"{name}/{version}")
         return model
 

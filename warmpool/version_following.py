@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,10 +45,11 @@ SETTLE_S = 0.01  # what lanes tell in so short a time is looked at together
 
 @dataclass(slots=True)
 class _Rest:
-    """Until when something is not tried again (of the loop's clock), and how often it was."""
+    """How often something was tried, when last, and until when it is not tried again (of the loop's clock)."""
 
     tries: int = 0
-    until_s: float = 0.0
+    tried_s: float = -math.inf
+    until_s: float = -math.inf
 
 
 class VersionFollowing:
@@ -110,8 +112,12 @@ class VersionFollowing:
                 await asyncio.sleep(LOOK_S_MIN)
 
     def changed(self) -> None:
-        """The store may say something else by now, or what was refused may be there: look at once."""
-        self._rests.clear()
+        """The store may say something else by now, or what was refused may be there: look at once.
+
+        However often that is said, what was refused is not tried more often than the store is looked at otherwise.
+        """
+        for rest in self._rests.values():
+            rest.tries, rest.until_s = 0, min(rest.until_s, rest.tried_s + LOOK_NEAR_S)
         self._news.set()
 
     def follow(self, name: str, serving: Serving) -> None:
@@ -181,6 +187,7 @@ class VersionFollowing:
         if what in self._under_way or now_s < rest.until_s:
             return False
         rest.tries += 1
+        rest.tried_s = now_s
         rest.until_s = now_s + backoff_s(rest.tries, LOOK_NEAR_S, TRY_AGAIN_S_MAX)
         return True
 
