@@ -108,7 +108,8 @@ class DataPlane:
         if version is None:
             return next(iter(found.values()))
         if version not in found:
-            raise NotFound(f"version {version[:64]!r} of {name!r} is not served; served: {', '.join(found)}")
+            served = ", ".join(sorted(found))
+            raise NotFound(f"version {version[:64]!r} of {name!r} is not served; served: {served}")
         return found[version]
 
     def method(self, path: str, version: str | None = None) -> ServedMethod:
