@@ -15,12 +15,20 @@ from warmpool.compiling.shown import Compiling, show_compiling, show_compiling_i
 from warmpool.manifest import bucket_name
 
 
+class Version(msgspec.Struct, frozen=True):
+    """How a version of a model is, and why."""
+
+    state: str
+    reason: str
+
+
 class Model(msgspec.Struct, frozen=True):
-    """A served model, as far as it is shown."""
+    """A served model, as far as it is shown; `version` is the one that gets requests."""
 
     version: str
     ready: bool
     methods: list[str]
+    versions: dict[str, Version] = {}
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -172,6 +180,12 @@ def _show_models(console: Console, status: Status) -> None:
     for name, model in status.models.items():
         models.add_row(name, escape(model.version), "yes" if model.ready else "no", ", ".join(model.methods))
     console.print(models)
+    for name, model in status.models.items():
+        for version, one in model.versions.items():
+            if version != model.version or one.state != "serving":
+                why = f": {one.reason}" if one.reason else ""
+                style = "yellow" if one.state == "refused" else None
+                console.print(escape(f"  {name}: version {version} is {one.state}{why}"), style=style, soft_wrap=True)
     for name, rollout in status.rollouts.items():
         versions = f"{rollout.canary} beside {rollout.stable}"
         console.print(escape(f"  {name}: {versions}: {rollout.verdict} ({rollout.reason})"), soft_wrap=True)

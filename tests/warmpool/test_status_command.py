@@ -22,6 +22,7 @@ from warmpool.status_command import (
     Rollout,
     Status,
     StoreStatus,
+    Version,
     show,
     show_costs,
 )
@@ -219,6 +220,18 @@ def test_a_document_without_what_is_shown_is_another_versions(field):
     del document[field]
     with pytest.raises(msgspec.ValidationError, match=field):
         msgspec.convert(document, Status)
+
+
+def test_versions_beside_the_one_that_gets_requests_are_lines_and_one_that_is_refused_says_why():
+    versions = {
+        "7": Version("serving", ""),
+        "8": Version("refused", "nothing is stored under 'weights/x'"),
+        "6": Version("warm", ""),
+    }
+    model = Model(version="7", ready=True, methods=["predict"], versions=versions)
+    shown = drawn(status_of(PRIMARY, models={"tiny": model}))
+    assert "  tiny: version 8 is refused: nothing is stored under 'weights/x'\n  tiny: version 6 is warm\n" in shown
+    assert "version 7" not in shown
 
 
 def test_a_rollout_under_way_is_a_line_with_what_is_concluded_by_now():
