@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpool import wire
-from warmpool.errors import BadInput
+from warmpool.errors import BadInput, NotFound
 from warmpool.wire import DATATYPES, InferRequest, InferResponse, Output, Tensor
 
 HEADER = "Inference-Header-Content-Length"
@@ -415,3 +415,17 @@ def test_a_client_that_others_wrote_is_understood_and_understands():
     result = client.InferenceServerClient.parse_response_body(body, header_length=header_length)
     np.testing.assert_array_equal(result.as_numpy("o"), array)
     np.testing.assert_array_equal(result.as_numpy("p"), array)
+
+
+def test_who_routes_a_request_sees_its_parameters_before_its_inputs_are_looked_at():
+    seen = []
+    body = b'{"parameters": {"sticky_key": "me"}, "inputs": [{"name": "x", "shape": [1], "datatype": "NONE", "data": [1]}]}'
+    with pytest.raises(BadInput, match="datatype"):
+        wire.decode_request(body, route=seen.append)
+    assert seen == [{"sticky_key": "me"}]
+
+    def refuse(parameters):
+        raise NotFound("no such version")
+
+    with pytest.raises(NotFound):
+        wire.decode_request(body, route=refuse)
