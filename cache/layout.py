@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["executable", "program", "jax-cache"]
+Kind = Literal["executable", "program", "answers", "jax-cache"]
 """What an artifact is."""
 
 Content = Literal["document", "artifact", "blob", "coordination"]
@@ -43,6 +43,7 @@ class Folder:
 FOLDERS = {
     "executables": Folder(content="artifact", kind="executable", secret=True, immutable=True),
     "programs": Folder(content="artifact", kind="program", secret=True, immutable=True),
+    "answers": Folder(content="artifact", kind="answers", secret=True, immutable=True, ages=True),
     "weights": Folder(content="blob", secret=True, immutable=True),
     "models": Folder(content="document", recalled=True),
     "jax-cache": Folder(content="artifact", kind="jax-cache", secret=True, immutable=True, ages=True),

@@ -243,6 +243,11 @@ def program_path(digest: str) -> str:
     return f"programs/{digest}"
 
 
+def answers_path(key: str) -> str:
+    """Where answers of plain JAX lie that a proof compares with."""
+    return f"answers/{key}"
+
+
 def executable_path(key: str) -> str:
     """Where the artifact with this key lies."""
     return f"executables/{key}"

@@ -25,6 +25,7 @@ def test_every_path_that_is_written_has_a_row():
     paths = [
         manifest.executable_path("k"),
         manifest.program_path("k"),
+        manifest.answers_path("k"),
         manifest.weights_path("k"),
         manifest.serving_path("toy"),
         manifest.manifest_path("toy", "1"),
@@ -46,7 +47,7 @@ def test_every_kind_of_artifact_has_one_folder_and_nothing_else_has_a_kind():
 
 
 def test_what_makes_answers_is_checked_and_what_is_large_and_checked_is_secret():
-    assert set(CHECKED_FOLDERS) == {"executables", "programs", "weights", "models", "jax-cache"}
+    assert set(CHECKED_FOLDERS) == {"executables", "programs", "answers", "weights", "models", "jax-cache"}
     assert {name for name, folder in FOLDERS.items() if folder.secret} == set(CHECKED_FOLDERS) - {"models"}
     assert all(folder.immutable == folder.secret for folder in FOLDERS.values())
 

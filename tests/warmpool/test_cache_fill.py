@@ -355,7 +355,7 @@ def test_for_another_kind_of_machine_everything_is_compiled_and_an_instance_ther
     digest = outcome.filled["toy/2"]["fingerprint"]
     other = found.targets[digest]
     assert other.fingerprint["xla_flags"] == OTHER_FLAGS
-    assert other.references
+    assert other.references == (), "what plain JAX answered is in the store, so nothing is compiled to compare with"
     assert not {spec.key for spec in other.executables} & set(map(os.path.basename, before))
     assert {path: data for path, data in filled.content().items() if path in before} == before
     assert filled.content()[own] == before[own]

@@ -21,6 +21,7 @@ from warmpool.publishing.draft import Draft
 from warmpool.publishing.entries import Edge, Entry, Points
 from warmpool.publishing.errands import Errands
 from warmpool.publishing.export import Author
+from warmpool.publishing.kept_answers import KeptAnswers
 from warmpool.publishing.machines import Children, Machine
 from warmpool.publishing.points import Point, Sizes
 from warmpool.publishing.progress import Progress
@@ -39,6 +40,7 @@ class Jobs:
         executor: Where children are waited for.
         progress: Shows it.
         trust: Whose signatures count.
+        kept: What plain JAX answered before.
 
     Attributes:
         references: What the trials compare with.
@@ -52,6 +54,7 @@ class Jobs:
         executor: Executor,
         progress: Progress,
         trust: Trust,
+        kept: KeptAnswers,
     ) -> None:
         self._draft = draft
         self._errands = Errands(draft, machine, children, trust)
@@ -65,7 +68,7 @@ class Jobs:
         self._points = Points(draft, stored=False)
         self._entries = 0  # that were begun or skipped
         self._expected = 0
-        self.references = ReferenceRuns(self._errands, executor, progress)
+        self.references = ReferenceRuns(self._errands, executor, progress, kept)
 
     def plan(
         self,

@@ -1,7 +1,8 @@
 """The answers that trials compare with: each exact shape of a method is run once, wherever that costs least.
 
-That is, in this order: by a stored executable that pads nothing for it, where nothing is compiled at all; by the child
-that compiles the executable of that very shape, if there is one; and else by a compile of its own.
+That is, in this order: nowhere, if the store has kept what was answered there once; by a stored executable that
+pads nothing for it, where nothing is compiled at all; by the child that compiles the executable of that very shape, if
+there is one; and else by a compile of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from warmpool.errors import ProofFailed, PublishError
 from warmpool.manifest import bucket_name
 from warmpool.publishing.entries import Edge, Entry, Identity, Points
 from warmpool.publishing.errands import Errands
+from warmpool.publishing.kept_answers import KeptAnswers
 from warmpool.publishing.points import Point, Sizes
 from warmpool.publishing.progress import Progress
 
@@ -29,13 +31,14 @@ class ReferenceRuns:
         edges_found: Keys of those that are in the store already.
     """
 
-    def __init__(self, errands: Errands, executor: Executor, progress: Progress) -> None:
+    def __init__(self, errands: Errands, executor: Executor, progress: Progress, kept: KeptAnswers) -> None:
         self.compiled = 0
         self.edges: list[Edge] = []
         self.edges_found: set[str] = set()
         self._errands = errands
         self._executor = executor
         self._progress = progress
+        self._kept = kept
         self._begun: dict[Identity, Future[Any]] = {}
         self._wrong: dict[Identity, PublishError] = {}
         self._unpadded: dict[Identity, Entry] = {}
@@ -68,7 +71,7 @@ class ReferenceRuns:
     def begin(self, entry: Entry, point: Point) -> None:
         """Begin the one at a point of an entry, if it is not begun."""
         identity = (entry.method, bucket_name(point))
-        if identity in self._begun:
+        if identity in self._begun or self._fetched(entry.method, point):
             return
         if identity in self._stored:
             self._begun[identity] = self._executor.submit(self._run_stored, point, *self._stored[identity])
@@ -85,7 +88,8 @@ class ReferenceRuns:
             compile_entry: Begins the compile, and the run too if it is given a file for the outputs.
         """
         identity = (entry.method, bucket_name(point))
-        if self._unpadded.get(identity) is not entry or identity in self._begun:
+        known = self._unpadded.get(identity) is not entry or identity in self._begun
+        if known or self._fetched(entry.method, point):
             return compile_entry(None)
         self._begun[identity] = compile_entry(self._errands.outputs_file(*identity))
         return self._begun[identity]
@@ -100,6 +104,8 @@ class ReferenceRuns:
             cause = "look for NaN in the weights, or give the inputs low and high"
             problem = f"{where}: output {nowhere[0]!r} at {identity[1]} is NaN everywhere; {cause}"
             self._wrong[identity] = ProofFailed(problem)
+        else:
+            self._kept.keep(method, point, Path(self._errands.outputs_file(*identity)))
         self._progress.step(f"{how} {method} {identity[1]}")
 
     def outputs(self, method: str, point: Point) -> str:
@@ -114,6 +120,16 @@ class ReferenceRuns:
         if wrong := self._wrong.get(identity):
             raise wrong
         return self._errands.outputs_file(*identity)
+
+    def _fetched(self, method: str, point: Point) -> bool:
+        """Whether the answers at a point are there now, for the store has kept them."""
+        identity = (method, bucket_name(point))
+        if not self._kept.fetch(method, point, Path(self._errands.outputs_file(*identity))):
+            return False
+        self._begun[identity] = Future()
+        self._begun[identity].set_result(None)
+        self._progress.step(f"kept reference {method} {identity[1]}")
+        return True
 
     def _run_stored(self, point: Point, entry: Entry, artifact: Path) -> None:
         self._run("reference_stored", entry, point, artifact=str(artifact))

@@ -30,6 +30,7 @@ from warmpool.publishing.claims import Begun, Claims, share
 from warmpool.publishing.draft import Draft
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.jobs import Jobs
+from warmpool.publishing.kept_answers import KeptAnswers
 from warmpool.publishing.known import Known
 from warmpool.publishing.machines import Children, Machine, worker_threads
 from warmpool.publishing.made import How, Made, PlaceMade
@@ -150,7 +151,8 @@ class TargetMaker:
             for program in {entry.ingredients["program"] for entry in todo}:
                 failures.reset(self.store, program, self.machine.fingerprint.digest)
         with ThreadPoolExecutor(self.threads) as executor, claims:
-            jobs = Jobs(self.draft, self.machine, self.children, executor, self.progress, self.store.trust)
+            kept = KeptAnswers(self.store, self.draft, self.machine.platform)
+            jobs = Jobs(self.draft, self.machine, self.children, executor, self.progress, self.store.trust, kept)
             try:
                 jobs.plan(todo, self.entries, stored, self.artifacts.file, self._exact)
                 for key in jobs.references.edges_found:

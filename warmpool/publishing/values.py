@@ -17,6 +17,9 @@ from warmpool.manifest import TensorSpec
 
 Fill = Literal["written", "garbage", "NaN", "infinity"]
 
+VALUES = "1"
+"""Names what is drawn here and in `subject`, since answers to it are kept: another one whenever any of it changes."""
+
 _UNBOUNDED_SPAN = 100
 
 

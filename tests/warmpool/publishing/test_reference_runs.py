@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from cache.fingerprint import Fingerprint
+from cache.local_store import LocalStore
+from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from tests.warmpool.publishing.toy import Heard
 from warmpool.errors import ProofFailed, PublishError
@@ -20,6 +22,7 @@ from warmpool.publishing.draft import Draft
 from warmpool.publishing.entries import Entry, Points
 from warmpool.publishing.errands import Errands
 from warmpool.publishing.export import Exported
+from warmpool.publishing.kept_answers import KeptAnswers
 from warmpool.publishing.machines import Children, Limits, Machine
 from warmpool.publishing.program import Program
 from warmpool.publishing.reference_runs import ReferenceRuns
@@ -71,7 +74,9 @@ class Target:
         self.errands = Errands(self.draft, machine, self.children, ANYONE)
         buckets = {tuple(bucket.sizes.values()): bucket for bucket in buckets_over(DIMS)}
         self.entries = {sizes: Entry("predict", bucket, f"key of {sizes}", {}) for sizes, bucket in buckets.items()}
-        self.references = ReferenceRuns(self.errands, executor, Heard())
+        self.store = SignedStore(LocalStore(folder / "store"), ANYONE)
+        self.kept = KeptAnswers(self.store, self.draft, "cpu")
+        self.references = ReferenceRuns(self.errands, executor, Heard(), self.kept)
 
     def plan(self, stored: dict[str, Path], find: Callable[[Entry], Path | None] = lambda edge: None) -> None:
         def exact(method: str, sizes: Any) -> Entry:
@@ -93,6 +98,29 @@ def compiling(asked: list[str | None], result: Future[Any]) -> Callable[[str | N
         return result
 
     return compile_entry
+
+
+def test_what_the_store_has_kept_is_run_nowhere(target: Target, tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    answers.write_bytes(b"what plain JAX answered")
+    target.kept.keep("predict", {"seq": 4}, answers)
+    target.plan({})
+    asked: list[str | None] = []
+    target.references.begin_with(target.entries[1, 4], {"seq": 4}, compiling(asked, Future()))
+    target.references.begin(target.entries[2, 4], {"seq": 4})
+    assert asked == [None], "compiled, and not run as a reference"
+    assert (target.references.compiled, target.children.ran) == (0, [])
+    file = Path(target.references.outputs("predict", {"seq": 4}))
+    assert file.read_bytes() == b"what plain JAX answered"
+
+
+def test_what_was_answered_is_kept_unless_it_is_no_number(target: Target) -> None:
+    target.plan({})
+    for seq, nowhere in ((1, ["output"]), (2, []), (3, [])):
+        Path(target.errands.outputs_file("predict", f"seq={seq}")).write_bytes(b"answers")
+        target.references.ran("predict", {"seq": seq}, {"nowhere_a_number": nowhere})
+    file = target.errands.draft.folder / "fetched"
+    assert [target.kept.fetch("predict", {"seq": seq}, file) for seq in (1, 2, 3)] == [False, True, True]
 
 
 def test_the_compile_of_a_bucket_of_one_row_runs_the_reference_at_its_size(target: Target) -> None:
