@@ -29,7 +29,8 @@ def test_a_start_names_the_canary_and_keeps_what_was_served() -> None:
 
 
 def test_what_was_stable_before_may_be_the_canary() -> None:
-    assert started(Serving(stable="1", previous="2"), "2", START, 5.0).versions == ("1", "2")
+    again = started(Serving(stable="1", previous="2"), "2", START, 5.0)
+    assert (again.canary, again.previous) == ("2", "")
 
 
 def test_another_start_of_the_same_canary_changes_its_share_and_is_the_same_rollout() -> None:

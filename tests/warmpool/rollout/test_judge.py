@@ -103,6 +103,7 @@ def test_stable_s_own_errors_are_not_the_canary_s() -> None:
     judge = judged(300, some(errors=5), some(errors=5))
     assert judge.verdict(300).action == "continue"
     assert judge.figures(300)["burn_300_s"] == 0
+    assert judge.evidence["errors"].value < 1
 
 
 def test_errors_that_do_not_burn_the_budget_do_not_roll_back() -> None:
