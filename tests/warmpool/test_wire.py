@@ -419,7 +419,8 @@ def test_a_client_that_others_wrote_is_understood_and_understands():
 
 def test_who_routes_a_request_sees_its_parameters_before_its_inputs_are_looked_at():
     seen = []
-    body = b'{"parameters": {"sticky_key": "me"}, "inputs": [{"name": "x", "shape": [1], "datatype": "NONE", "data": [1]}]}'
+    tensor = {"name": "x", "shape": [1], "datatype": "NONE", "data": [1]}
+    body = json.dumps({"parameters": {"sticky_key": "me"}, "inputs": [tensor]}).encode()
     with pytest.raises(BadInput, match="datatype"):
         wire.decode_request(body, route=seen.append)
     assert seen == [{"sticky_key": "me"}]
