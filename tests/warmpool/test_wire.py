@@ -418,7 +418,7 @@ def test_a_client_that_others_wrote_is_understood_and_understands():
 
 
 def test_who_routes_a_request_sees_its_parameters_before_its_inputs_are_looked_at():
-    seen = []
+    seen: list[object] = []
     tensor = {"name": "x", "shape": [1], "datatype": "NONE", "data": [1]}
     body = json.dumps({"parameters": {"sticky_key": "me"}, "inputs": [tensor]}).encode()
     with pytest.raises(BadInput, match="datatype"):
