@@ -29,20 +29,21 @@ LIFE_S_MIN = WINDOW_S / (FAILURES_MAX - 1)  # a lane that is killed more often i
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Seconds since the kill: of the primary lane, and `both_s` of both; `jit_s` is that of a cold jit process."""
+    """Seconds since the kill: of the primary lane, and `both_s` of both; beside it, those of cold jit processes."""
 
     answer_s: float
     ready_s: float
     first_s: float
     warm_s: float
     both_s: float
-    jit_s: float
+    flax_s: float
+    plain_s: float
 
 
 def restart(server: Server, question: Question) -> Restart:
     """Kill the primary lane and watch, and then both."""
     request = question.v2_request()
-    jit_s = first_answer_s(question)
+    flax_s, plain_s = first_answer_s(question, "flax"), first_answer_s(question, "plain")
     (old,) = kill(server, "primary")
     killed_s = time.perf_counter()
 
@@ -69,7 +70,15 @@ def restart(server: Server, question: Question) -> Restart:
     both_killed_s = time.perf_counter()
     question.check_v2(ask_once(server.port, request), server.name)
     both_s = time.perf_counter() - both_killed_s
-    return Restart(answered_s - killed_s, ready_s - killed_s, first_s - killed_s, warm_s - killed_s, both_s, jit_s)
+    return Restart(
+        answer_s=answered_s - killed_s,
+        ready_s=ready_s - killed_s,
+        first_s=first_s - killed_s,
+        warm_s=warm_s - killed_s,
+        both_s=both_s,
+        flax_s=flax_s,
+        plain_s=plain_s,
+    )
 
 
 def kill(server: Server, *names: str) -> list[int]:
@@ -93,11 +102,13 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
             one = restart(server, question)
             measured.append(one)
             say(
-                f"lane restart {number}/{rounds}: first answer {one.first_s:.3f} s, cold jit {one.jit_s:.3f} s; "
+                f"lane restart {number}/{rounds}: first answer {one.first_s:.3f} s, cold jit {one.flax_s:.3f} s; "
                 f"all warm {one.warm_s:.3f} s; both killed, first answer {one.both_s:.3f} s"
             )
         buckets = primary_lane(ask_once(server.port, STATUS))["planned"]
-    first_s, jit_s = [one.first_s for one in measured], [one.jit_s for one in measured]
+    first_s = [one.first_s for one in measured]
+    flax_s, plain_s = [one.flax_s for one in measured], [one.plain_s for one in measured]
+    over = "over the first answer of the new lane"
     figures = [
         Figure("SIGKILL to the next answer, by any lane", "s", tuple(one.answer_s for one in measured)),
         Figure(
@@ -111,7 +122,9 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
         ),
         Figure("SIGKILL of both lanes to the next answer", "s", tuple(one.both_s for one in measured)),
         Figure("SIGKILL to the first answer of the new lane", "s", tuple(first_s)),
-        Figure("a cold jit process, exec to its answer", "s", tuple(jit_s)),
-        ratios("a cold jit process over the first answer of the new lane", jit_s, first_s, Target("at least", 12)),
+        Figure("a cold jit process, exec to its answer", "s", tuple(flax_s)),
+        Figure("the same without flax", "s", tuple(plain_s)),
+        ratios(f"a cold jit process {over}", flax_s, first_s, Target("at least", 12)),
+        ratios(f"the same without flax {over}", plain_s, first_s),
     ]
     return Report("lane restart, embed", figures, {"rounds": [asdict(one) for one in measured]})
