@@ -55,6 +55,7 @@ class Holdings:
         self.mapped: dict[str, str] = {}
         self.loads = LoadQueue()
         self.residency = Residency()
+        self._of_version: defaultdict[str, dict[int, None]] = defaultdict(dict)
 
     @property
     def loaded(self) -> bool:
@@ -96,8 +97,7 @@ class Holdings:
 
     def of_version(self, version: str) -> list[int]:
         """The executables of a version (by key) that the plan has."""
-        own = self.load_plan.loadables if self.load_plan else {}
-        return [number for number, loadable in own.items() if loadable.message.version == version]
+        return [*self._of_version[version]] if version in self._of_version else []
 
     def covering(self, method: ServedMethod, need: Sizes) -> Iterator[Loadable]:
         """The executables that cover the need and are warm, or may come to be."""
@@ -129,6 +129,7 @@ class Holdings:
         self.load_plan = plan
         self.residency = Residency(self.bytes_max)
         self.cold_reasons.clear()
+        self._of_version.clear()
         self._take_in(plan)
 
     def extend(self, plan: LoadPlan) -> None:
@@ -180,6 +181,8 @@ class Holdings:
         if self.load_plan is None:
             return
         gone = [self.load_plan.loadables.pop(number) for number in numbers]
+        for loadable in gone:
+            del self._of_version[loadable.message.version][loadable.candidate.id]
         held = [loadable for loadable in gone if loadable.candidate.id in self.residency.held]
         self.residency.retire(loadable.candidate.id for loadable in gone)
         self._let_go(held)
@@ -198,6 +201,7 @@ class Holdings:
         if plan.weights.pop(version, None) and self.mapped.get(version) == "" and self.loads.brings(version) is None:
             self.loads.ask(messages.Unmap(version=version))  # that they could not be mapped is kept like weights
         self.residency.forget_weights(version)
+        self._of_version.pop(version, None)
         for method in methods:
             self.warm.pop(method, None)
 
@@ -223,6 +227,7 @@ class Holdings:
     def forget(self, status: int | None) -> None:
         """The process is gone with this status, and all that it held; None: it was ended by us."""
         self.load_plan = None
+        self._of_version.clear()
         self.warm.clear()
         self.warm_count = 0
         self.cold_reasons.clear()
@@ -234,6 +239,8 @@ class Holdings:
 
     def _take_in(self, plan: LoadPlan) -> None:
         plan.work = [work for work in plan.work if isinstance(work, messages.Load) or not self._has(work)]
+        for number, loadable in plan.loadables.items():
+            self._of_version[loadable.message.version][number] = None
         refused = self.loads.refused(plan)
         self.cold_reasons |= refused
         footprints = {number: loadable.footprint for number, loadable in plan.loadables.items()}

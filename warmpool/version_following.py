@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 LOOK_NEAR_S, LOOK_FAR_S = 0.5, 5.0  # between looks at a folder, and at a bucket
 LOOK_S_MIN = 0.05  # whoever says how often that the store has changed
 TRY_AGAIN_S_MAX = 60.0
-SETTLE_S = 0.01  # what lanes tell in so short a time is looked at together
+SETTLE_S = 0.05  # what lanes tell in so short a time is looked at together
 
 
 @dataclass(slots=True)

@@ -27,23 +27,14 @@ def index(instance: Lines, **asked: Any) -> dict[tuple[str, str], tuple[str, str
     """State and reason by model and version."""
     reply = instance.post("/v2/repository/index", asked or b"")
     assert reply.status == 200, reply.body
-    return {
-        (one["name"], one["version"]): (one["state"], one["reason"])
-        for one in reply.json()
-    }
+    return {(one["name"], one["version"]): (one["state"], one["reason"]) for one in reply.json()}
 
 
-def test_the_index_has_every_version_and_says_why_one_cannot_be_had(
-    store: LocalStore, running: Lines
-) -> None:
+def test_the_index_has_every_version_and_says_why_one_cannot_be_had(store: LocalStore, running: Lines) -> None:
     manifest = publish(store, "9", Line(9.0))
     store.delete(weights_path(manifest.weights.digest))
     serve(store, "1", canary="9", previous="2")
-    wait_until(
-        lambda: (
-            running.version("9")[0] == "refused" and running.version("2")[0] == "warm"
-        )
-    )
+    wait_until(lambda: running.version("9")[0] == "refused" and running.version("2")[0] == "warm")
     found = index(running)
     assert {key: state for key, (state, _) in found.items()} == {
         (MODEL, "1"): "READY",
@@ -55,9 +46,7 @@ def test_the_index_has_every_version_and_says_why_one_cannot_be_had(
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"reddy": true}', b'{"ready": 1}'])
-def test_an_index_that_is_asked_for_otherwise_is_refused(
-    running: Lines, body: bytes
-) -> None:
+def test_an_index_that_is_asked_for_otherwise_is_refused(running: Lines, body: bytes) -> None:
     reply = running.post("/v2/repository/index", body)
     assert (
         reply.status,
@@ -80,15 +69,11 @@ def test_an_unloaded_model_is_gone_until_it_is_loaded_and_what_waited_is_answere
     assert running.ask_line(X).status == 404
     assert running.post(f"/v2/repository/models/{MODEL}/load", {}).status == 200
     assert checked(running.ask_line(X), X) == "1", "it is warm when the load is over"
-    assert running.loads("1") == {
-        lane: 2 * count for lane, count in planned(VERSIONS["1"]).items()
-    }
+    assert running.loads("1") == {lane: 2 * count for lane, count in planned(VERSIONS["1"]).items()}
     assert running.compiles() == [0, 0]
 
 
-def test_a_load_takes_up_what_the_store_says_by_now(
-    store: LocalStore, running: Lines
-) -> None:
+def test_a_load_takes_up_what_the_store_says_by_now(store: LocalStore, running: Lines) -> None:
     with Load(running) as load:
         serve(store, "3", previous="1")
         assert running.post(f"/v2/repository/models/{MODEL}/load", b"").status == 200
@@ -97,15 +82,11 @@ def test_a_load_takes_up_what_the_store_says_by_now(
     assert load.wrong == []
 
 
-def test_a_load_of_what_cannot_be_served_says_why(
-    store: LocalStore, running: Lines
-) -> None:
+def test_a_load_of_what_cannot_be_served_says_why(store: LocalStore, running: Lines) -> None:
     manifest = publish(store, "9", Line(9.0))
     store.delete(weights_path(manifest.weights.digest))
     serve(store, "9")
-    replies = [
-        running.post(f"/v2/repository/models/{MODEL}/load", b"") for _ in range(2)
-    ]
+    replies = [running.post(f"/v2/repository/models/{MODEL}/load", b"") for _ in range(2)]
     assert [reply.status for reply in replies] == [503, 503]
     assert replies[0].json() == replies[1].json()
     assert "weights/" in replies[0].json()["error"]
@@ -113,18 +94,14 @@ def test_a_load_of_what_cannot_be_served_says_why(
 
 
 @pytest.mark.parametrize("what", ["load", "unload"])
-def test_a_model_that_is_not_in_the_store_is_not_found(
-    running: Lines, what: str
-) -> None:
+def test_a_model_that_is_not_in_the_store_is_not_found(running: Lines, what: str) -> None:
     reply = running.post(f"/v2/repository/models/nobody/{what}", b"")
     assert reply.status == 404
     assert reply.json()["error"] == "model 'nobody' is not in the store; it has: line"
 
 
 def test_a_load_with_parameters_is_refused(running: Lines) -> None:
-    reply = running.post(
-        f"/v2/repository/models/{MODEL}/load", {"parameters": {"config": "{}"}}
-    )
+    reply = running.post(f"/v2/repository/models/{MODEL}/load", {"parameters": {"config": "{}"}})
     assert (reply.status, reply.json()["error"].partition(";")[0]) == (
         400,
         "parameters: got 'config'",
@@ -136,9 +113,7 @@ def grpc_client(store: LocalStore, tmp_path: Path) -> Iterator[tuple[Any, Lines]
     port = free_port()
     with Lines(store, tmp_path, "--grpc-port", str(port)) as instance:
         instance.wait_warm()
-        with contextlib.closing(
-            client.InferenceServerClient(f"127.0.0.1:{port}")
-        ) as triton:
+        with contextlib.closing(client.InferenceServerClient(f"127.0.0.1:{port}")) as triton:
             wait_until(lambda: _answers(triton))
             yield triton, instance
 
@@ -165,10 +140,7 @@ def test_tritons_client_lists_unloads_and_loads_and_names_versions(
         np.testing.assert_array_equal(answer.as_numpy("y"), VERSIONS[found].expected(X))
         return found
 
-    listed = [
-        (one.name, one.version, one.state)
-        for one in triton.get_model_repository_index().models
-    ]
+    listed = [(one.name, one.version, one.state) for one in triton.get_model_repository_index().models]
     assert listed == [(MODEL, "1", "READY"), (MODEL, "2", "READY")]
     assert [asked("1"), asked("2"), asked(**{"warmpool-version": "2"})] == [
         "1",
@@ -178,9 +150,7 @@ def test_tritons_client_lists_unloads_and_loads_and_names_versions(
     assert len({asked(**{"warmpool-sticky-key": "me"}) for _ in range(4)}) == 1
     assert sorted(asked() for _ in range(4)) == ["1", "1", "2", "2"]
     triton.unload_model(MODEL)
-    with pytest.raises(
-        client.InferenceServerException, match="is not served"
-    ) as refused:
+    with pytest.raises(client.InferenceServerException, match="is not served") as refused:
         asked()
     assert refused.value.status() == "StatusCode.NOT_FOUND"
     triton.load_model(MODEL)

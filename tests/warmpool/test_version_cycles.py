@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Footing(NamedTuple):
-    """What the front and the lanes have, by process."""
+    """What the front and the lanes have, by process. Files are open while they are read: the least of many counts."""
 
     bytes: dict[str, int]
     descriptors: dict[str, int]
@@ -30,7 +30,7 @@ def footing(instance: Lines) -> Footing:
     pids = {"front": instance.process.pid} | {lane["name"]: lane["pid"] for lane in status["lanes"]}
     return Footing(
         {name: own_bytes(pid) for name, pid in pids.items()},
-        {name: len([*Path(f"/proc/{pid}/fd").iterdir()]) for name, pid in pids.items()},
+        {name: min(len([*Path(f"/proc/{pid}/fd").iterdir()]) for _ in range(50)) for name, pid in pids.items()},
         len(children_of(instance.process.pid)) + len(children_of(status["zygote"]["pid"])),
     )
 
@@ -89,7 +89,8 @@ def cycled(store: LocalStore, tmp_path: Path, cycles: int, requests: int) -> tup
 
 def test_twenty_versions_that_come_and_go_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
     before, after = cycled(store, tmp_path, cycles=20, requests=6)
-    assert (after.descriptors, after.children) == (before.descriptors, before.children)
+    assert all(count <= before.descriptors[name] for name, count in after.descriptors.items()), (before, after)
+    assert after.children == before.children
     for name, size in after.bytes.items():
         assert size - before.bytes[name] < 8 * MIB, name
 
@@ -97,6 +98,7 @@ def test_twenty_versions_that_come_and_go_leave_nothing_behind(store: LocalStore
 @pytest.mark.slow
 def test_a_hundred_versions_and_ten_thousand_requests_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
     before, after = cycled(store, tmp_path, cycles=100, requests=100)
-    assert (after.descriptors, after.children) == (before.descriptors, before.children)
+    assert all(count <= before.descriptors[name] for name, count in after.descriptors.items()), (before, after)
+    assert after.children == before.children
     for name, size in after.bytes.items():
         assert size - before.bytes[name] < 16 * MIB, name
