@@ -21,9 +21,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.churned_plan import ROWS_MAX, predict_with
+from benchmarks.churned_plan import ROWS_MAX, right
 from benchmarks.connection import Response, ask_once, poll
 from benchmarks.figures import Figure, Report, Target, percentile, ratios
 from benchmarks.questions import Question, WrongAnswer, v2_outputs
@@ -100,20 +99,10 @@ class Traffic:
     """Requests of every number of rows, and what each version answers to them."""
 
     def __init__(self, folder: Path) -> None:
-        import jax
-        import orbax.checkpoint as ocp
-
-        from examples.digits.files import checkpoint
-
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         images = np.random.default_rng(0).integers(0, 17, (ROWS_MAX, 8, 8)).astype(np.float32)
-        with ocp.StandardCheckpointer() as checkpointer:
-            params = checkpointer.restore(checkpoint())
-        self._right: dict[str, NDArray[np.float32]] = {
-            version: np.asarray(jax.jit(predict_with(temperature))(params, images)["probabilities"])
-            for version, temperature in VERSIONS.items()
-        }
+        self._right = {version: right(images, temperature) for version, temperature in VERSIONS.items()}
         order = np.random.default_rng(1).permutation(np.tile(np.arange(1, ROWS_MAX + 1), 8))
         self.rows: list[int] = order.tolist()
         sent = [Question(MODEL, {"image": images[:rows]}, self._right["one"]).v2_request() for rows in self.rows]

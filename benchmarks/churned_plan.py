@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from examples.digits.files import checkpoint
 from examples.digits.network import PIXEL_MAX, logits
@@ -22,6 +24,15 @@ def predict_with(temperature: float) -> Any:
         return {"probabilities": jax.nn.softmax(scores)}
 
     return predict
+
+
+def right(images: NDArray[np.float32], temperature: float = 1.0) -> NDArray[np.float32]:
+    """What plain JAX answers: the probabilities, of the trained network."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        params = checkpointer.restore(checkpoint())
+    return np.asarray(jax.jit(predict_with(temperature))(params, images)["probabilities"])
 
 
 def digits_with(temperature: float) -> Model:
