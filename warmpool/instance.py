@@ -237,16 +237,9 @@ class Instance:
     def failed(self, lane: LaneProxy, batch: Batch | None, reason: str, *, out_of_memory: bool = False) -> None:
         if batch is not None:
             self.rollouts.counting.batch_failed(batch, lane)
-            log.error(
-                "batch failed",
-                extra={
-                    "lane": lane.name,
-                    "method": f"{batch.method.model}:{batch.method.name}",
-                    "bucket": batch.bucket,
-                    "rows": batch.rows,
-                    "reason": reason,
-                },
-            )
+            method = f"{batch.method.model}:{batch.method.name}"
+            about = {"lane": lane.name, "method": method, "bucket": batch.bucket, "rows": batch.rows, "reason": reason}
+            log.error("batch failed", extra=about)
         if lane.state == "down":
             self._starts.died(lane)
             self.settled.set()

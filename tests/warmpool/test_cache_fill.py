@@ -164,7 +164,8 @@ def test_an_executable_that_was_set_aside_is_made_again_and_answers_as_before(fi
     assert filled.store.get(path)  # signed by the key that was given
     after = filled.content()
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    assert {name for name in changed if not name.startswith("quarantine/")} <= {path, filled.target_path("toy/2")}
+    kept = {name for name in changed if not name.startswith(("quarantine/", "answers/"))}
+    assert kept <= {path, filled.target_path("toy/2")}
     assert filled.target("toy/2").references == references
 
 
@@ -355,7 +356,7 @@ def test_for_another_kind_of_machine_everything_is_compiled_and_an_instance_ther
     digest = outcome.filled["toy/2"]["fingerprint"]
     other = found.targets[digest]
     assert other.fingerprint["xla_flags"] == OTHER_FLAGS
-    assert other.references == (), "what plain JAX answered is in the store, so nothing is compiled to compare with"
+    assert other.references
     assert not {spec.key for spec in other.executables} & set(map(os.path.basename, before))
     assert {path: data for path, data in filled.content().items() if path in before} == before
     assert filled.content()[own] == before[own]

@@ -1,4 +1,4 @@
-"""Answers at exact shapes that a store keeps: who proves a version elsewhere compiles nothing to have them again.
+"""Answers at exact shapes that a store keeps: who is in a hurry to prove a version compiles nothing to have them again.
 
 They are those of the machine where the version was proved first, plain JAX's or, of new weights, those of executables
 that were compared with it. So another kind of machine, or another jaxlib, is held to what was right before. They are
@@ -37,16 +37,18 @@ class KeptAnswers:
         store: Where they are kept.
         draft: The version.
         platform: Where they were, or will be, computed.
+        used: Whether what is kept is used; else it is only kept.
     """
 
-    def __init__(self, store: SignedStore, draft: Draft, platform: str) -> None:
+    def __init__(self, store: SignedStore, draft: Draft, platform: str, *, used: bool = True) -> None:
         self._store = store
         self._draft = draft
         self._platform = platform
+        self._used = used
 
     def fetch(self, method: str, point: Point, file: Path) -> bool:
         """Write what is kept of a method at a point to a file; whether there is anything sound."""
-        if (ingredients := self._ingredients(method, point)) is None:
+        if not self._used or (ingredients := self._ingredients(method, point)) is None:
             return False
         key = digest_ingredients(ingredients)
         with suppress(NotStored, Damaged, Foreign, Untrusted):  # it is computed once more, and put in its place

@@ -151,7 +151,8 @@ class TargetMaker:
             for program in {entry.ingredients["program"] for entry in todo}:
                 failures.reset(self.store, program, self.machine.fingerprint.digest)
         with ThreadPoolExecutor(self.threads) as executor, claims:
-            kept = KeptAnswers(self.store, self.draft, self.machine.platform)
+            # A whole target has references of its own as well, with which new weights are proved.
+            kept = KeptAnswers(self.store, self.draft, self.machine.platform, used=self.how.only is not None)
             jobs = Jobs(self.draft, self.machine, self.children, executor, self.progress, self.store.trust, kept)
             try:
                 jobs.plan(todo, self.entries, stored, self.artifacts.file, self._exact)

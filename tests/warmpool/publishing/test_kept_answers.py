@@ -78,6 +78,13 @@ def test_answers_come_back_as_they_were_for_the_very_same_question_only(
     assert fetched(store, draft_of(tmp_path), platform="cuda") is None
 
 
+def test_who_is_in_no_hurry_keeps_answers_and_uses_none(store: SignedStore, answers: Path, tmp_path: Path) -> None:
+    kept = KeptAnswers(store, draft_of(tmp_path), "cpu", used=False)
+    kept.keep("predict", POINT, answers)
+    assert not kept.fetch("predict", POINT, tmp_path / "fetched")
+    assert fetched(store, draft_of(tmp_path)) == answers.read_bytes()
+
+
 def test_where_each_shape_has_a_program_of_its_own_nothing_is_kept(
     store: SignedStore, answers: Path, tmp_path: Path
 ) -> None:
