@@ -1,6 +1,6 @@
 """A lane: the process that owns a device and runs warm executables. It never traces, compiles or sees user code.
 
-The main thread waits for a batch, runs it and answers. Two more make executables warm, so that a lane serves while it
+The main thread waits for a batch, runs it and answers. Others make executables warm, so that a lane serves while it
 still loads, and let go of those that are not to be any more; XLA releases the interpreter lock for all of it.
 """
 
@@ -9,12 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import queue
 import signal
 import socket
-import threading
 import time
-import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -37,11 +34,11 @@ from cache.signing import Trust
 from warmpool import messages
 from warmpool.arena import Arena, Region, regions
 from warmpool.datagram import MESSAGE_BYTES_MAX
+from warmpool.loaders import Loaders
 from warmpool.manifest import Manifest, manifest_path
 from warmpool.process_memory import give_back, resident_bytes, use_one_heap
 from warmpool.weights import WeightsFile
 
-LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
 _REASON_CHARACTERS_MAX = 4000  # what an artifact says of itself may be longer than a datagram
 
 
@@ -77,7 +74,7 @@ class Lane:
         self.channel = channel
         self.warm: dict[int, _Warm] = {}
         self.weights: dict[str, Future[_Weights]] = {}
-        self._work: queue.SimpleQueue[messages.Work] = queue.SimpleQueue()
+        self._loaders = Loaders(lambda work: self._send(self._worked(work)))
 
     def serve(self, stages: list[messages.Stage]) -> None:
         """Say hello with the stages so far, then answer messages until told to stop or the front is gone."""
@@ -88,8 +85,7 @@ class Lane:
                 memory_bytes_max=self.runtime.devices.memory_bytes_max,
             )
         )
-        for number in range(LOADERS):
-            threading.Thread(target=self._work_off, name=f"loader {number}", daemon=True).start()
+        self._loaders.start()
         while data := self.channel.recv(MESSAGE_BYTES_MAX):
             match messages.decode_from_front(data):
                 case messages.Run() as run:
@@ -102,9 +98,9 @@ class Lane:
                     return
                 case messages.Weights() as weights:
                     self.weights[weights.version] = Future()
-                    self._work.put(weights)
+                    self._loaders.put(weights)
                 case work:
-                    self._work.put(work)
+                    self._loaders.put(work)
 
     def _run(self, warm: _Warm, half: int) -> messages.Done | messages.Failed:
         start_ns = time.time_ns()
@@ -118,14 +114,6 @@ class Lane:
         except CacheError as error:
             return messages.Failed(reason=str(error), out_of_memory=isinstance(error, OutOfMemory), half=half)
         return messages.Done(start_ns=start_ns, end_ns=time.time_ns(), half=half)
-
-    def _work_off(self) -> None:
-        try:
-            while True:
-                self._send(self._worked(self._work.get()))
-        except BaseException:  # noqa: BLE001
-            traceback.print_exc()
-            os._exit(1)  # a lane that cannot load is not a lane: the front starts another
 
     def _worked(self, work: messages.Work) -> messages.Settled:
         match work:

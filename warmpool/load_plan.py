@@ -62,6 +62,7 @@ class LoadPlan:
 
     `work` is in load order; `missing` says why a version (by key) is not part of it, `absent` why an executable cannot
     be loaded. Executables are numbered; the next one would get the number `end`, and none is ever given twice.
+    `quietly`: what is no minimum set is loaded on what batches leave of the processor.
     """
 
     end: int = 0
@@ -71,6 +72,7 @@ class LoadPlan:
     loadables: dict[int, Loadable] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     absent: dict[int, str] = field(default_factory=dict)
+    quietly: bool = False
 
     @property
     def arena_bytes(self) -> int:
@@ -104,6 +106,7 @@ class LoadPlan:
             outputs=outputs,
             made_of=program_and_bucket(method.spec.program(spec.bucket), spec.bucket),
             bytes_max=2 * spec.size_bytes + SPARE_BYTES,  # made anew since, it may have another size, but not any
+            quietly=self.quietly and not spec.minimum,
         )
         placed = regions(inputs)
         results = regions(outputs, placed[-1].end if placed else 0)

@@ -72,7 +72,7 @@ class PlanFollowing:
         if plan is None:
             return
         having = dict(plan.loadables)
-        further = LoadPlan(end=plan.end, weights=dict(plan.weights), missing=dict(plan.missing))
+        further = LoadPlan(end=plan.end, weights=dict(plan.weights), missing=dict(plan.missing), quietly=True)
         asked = f"plans of {lane.name}"
         gone = await self._calls.ask(asked, partial(self._models.change, lane, having, further, only))
         if gone is None or lane.held.load_plan is not plan or plan.loadables.keys() != having.keys():

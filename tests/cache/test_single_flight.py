@@ -134,6 +134,7 @@ def look(store, key=KEY, *, program=PROGRAM, found=lambda: None):
 def is_tried(store, **of):
     answer = look(store, **of)
     if isinstance(answer, Turn):
+        assert answer.lease is not None
         answer.lease.release()
         return True
     assert isinstance(answer, Failure)
@@ -170,7 +171,9 @@ def test_another_program_or_kind_of_machine_is_tried(store, other):
 def test_a_failure_that_is_forgotten_counts_no_more_and_a_reset_forgets_all_of_the_program(store):
     fail_others(store, FAILED_MAX)
     assert not is_tried(store)
-    failures.forget(store, failures.recorded(store, "other-0"))
+    failure = failures.recorded(store, "other-0")
+    assert failure is not None
+    failures.forget(store, failure)
     assert is_tried(store)
     fail_others(store, FAILED_MAX)
     fail_others(store, FAILED_MAX, program="a0")
@@ -183,7 +186,9 @@ def test_who_tries_again_and_succeeds_takes_it_off_the_count(store):
     fail_others(store, FAILED_MAX)
     key = "other-1"
     terms = Terms(retry_failed=True)
-    flight = Flight(store, key, lambda: None, what="the toy", fingerprint="f00", program=PROGRAM, terms=terms)
+    flight: Flight[bytes] = Flight(
+        store, key, lambda: None, what="the toy", fingerprint="f00", program=PROGRAM, terms=terms
+    )
     turn = flight.look()
     assert isinstance(turn, Turn)
     with turn:
