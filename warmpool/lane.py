@@ -112,8 +112,8 @@ class Lane:
         except DeviceLost as error:
             self._lost(error)
         except CacheError as error:
-            return messages.Failed(reason=str(error), out_of_memory=isinstance(error, OutOfMemory), half=half)
-        return messages.Done(start_ns=start_ns, end_ns=time.time_ns(), half=half)
+            return messages.Failed(reason=str(error), out_of_memory=isinstance(error, OutOfMemory))
+        return messages.Done(start_ns=start_ns, end_ns=time.time_ns())
 
     def _worked(self, work: messages.Work) -> messages.Settled:
         match work:

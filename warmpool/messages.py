@@ -164,11 +164,10 @@ class Unmapped(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The results lie in a half of the arena. Times in nanoseconds since the epoch."""
+    """The results lie in the half of the arena that was told. Times in nanoseconds since the epoch."""
 
     start_ns: int
     end_ns: int
-    half: int = 0
 
 
 class Failed(Message, frozen=True):
@@ -176,7 +175,6 @@ class Failed(Message, frozen=True):
 
     reason: str
     out_of_memory: bool = False
-    half: int = 0
 
 
 class Lost(Message, frozen=True):

@@ -94,9 +94,7 @@ class Limits:
         """What a lane owes that was told this; `run_s_max`: for its run."""
         match message:
             case messages.Run():
-                return Debt(
-                    (RUN, message.half), Cause.RUN_HUNG, "a run", self.run_s_max if run_s_max is None else run_s_max
-                )
+                return Debt(RUN, Cause.RUN_HUNG, "a run", self.run_s_max if run_s_max is None else run_s_max)
             case messages.Ask():
                 return self.answer
             case messages.Load() | messages.Unload() | messages.Weights() | messages.Unmap():
@@ -122,7 +120,7 @@ def paid_by(message: messages.FromLane) -> Hashable:
     """The name of what a lane does not owe any more that said this; None for nothing."""
     match message:
         case messages.Done() | messages.Failed():
-            return RUN, message.half
+            return RUN
         case messages.Answer():
             return ANSWER
         case messages.Hello():
@@ -145,8 +143,9 @@ def _work(message: messages.Work | messages.Settled) -> Hashable:
 class Watchdog:
     """What one process owes.
 
-    One that is idle owes an answer from time to time. One that is busy is given the time that its work may take, and
-    the time for an answer begins anew with everything that it gets done.
+    One that is idle owes an answer from time to time. One that is busy is given the time that its work may take. With
+    everything that it gets done, the time of what is like it, and may have waited behind it, begins anew, and that for
+    an answer.
 
     Args:
         ask_every_s: See `Limits`.
@@ -175,12 +174,14 @@ class Watchdog:
     def paid(self, key: Hashable, now_s: float) -> None:
         """Something is not owed any more, if it was."""
         self._last_s = self._awake(now_s)
-        if key in self._owed:
+        cause = self._owed[key][0].cause if key in self._owed else None
+        if cause is not None:
             self._owed[key].popleft()
             if not self._owed[key]:
                 del self._owed[key], self._due_s[key]
-        for begun in self._owed.keys() & {key, ANSWER}:
-            self._due_s[begun] = self._last_s + self._owed[begun][0].limit_s
+        for other, (first, *_) in self._owed.items():
+            if other == ANSWER or first.cause is cause:
+                self._due_s[other] = self._last_s + first.limit_s
 
     def look(self, now_s: float) -> Overdue | None:
         """What is overdue, if anything is. To be called every `LOOK_S`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,19 +112,41 @@ def test_one_that_runs_a_batch_is_not_expected_to_answer_before_that_is_done():
 
 def test_a_run_that_lies_ready_behind_another_has_its_time_once_that_is_done():
     watched = Watched()
-    for limit_s in (10, 20):
-        watched.told(messages.Run(executable=3, half=0), limit_s)
+    for half, limit_s in enumerate((10, 20)):
+        watched.told(messages.Run(executable=3, half=half), limit_s)
     assert watched.pass_s(9) is None
     watched.says(messages.Done(start_ns=1, end_ns=2))
     assert watched.pass_s(19) is None
     assert watched.pass_s(2) == (Cause.RUN_HUNG, 1)
     watched = Watched()
-    for limit_s in (10, 20):
-        watched.told(messages.Run(executable=3, half=0), limit_s)
+    for half, limit_s in enumerate((10, 20)):
+        watched.told(messages.Run(executable=3, half=half), limit_s)
     assert watched.pass_s(30) == (Cause.RUN_HUNG, 10)
     watched.says(messages.Done(start_ns=1, end_ns=2))
     watched.says(messages.Done(start_ns=1, end_ns=2))
     assert watched.pass_s(100) is None
+
+
+def test_loads_that_wait_behind_others_have_their_time_once_those_are_done():
+    watched = Watched()
+    loads = [msgspec.structs.replace(LOAD, executable=number) for number in range(3)]
+    for load in loads:
+        watched.told(load)
+    for load in loads[:2]:
+        assert watched.pass_s(100) is None
+        watched.says(messages.Warm(executable=load.executable, stages=[]))
+    assert watched.pass_s(100) is None
+    assert watched.pass_s(21) == (Cause.LOAD_HUNG, 20)
+
+
+def test_a_run_that_is_done_gives_a_load_that_hangs_no_more_time():
+    watched = Watched()
+    watched.told(LOAD)
+    for _ in range(11):
+        watched.told(messages.Run(executable=3))
+        assert watched.pass_s(10) is None
+        watched.says(messages.Done(start_ns=1, end_ns=2))
+    assert watched.pass_s(11) == (Cause.LOAD_HUNG, 10)
 
 
 def test_one_that_is_left_alone_is_asked_and_one_that_owes_something_is_not():
