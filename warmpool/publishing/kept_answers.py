@@ -76,6 +76,7 @@ class KeptAnswers:
         if (program := self._draft.exported[method].programs.get(ANY_BUCKET)) is None:
             return None
         return {
+            "method": method,  # it seeds what is drawn, and two methods may have one program
             "program": program.digest,
             "weights": manifest.weights.digest,
             "inputs": hashlib.sha256(msgspec.json.encode(manifest.methods[method].inputs)).hexdigest(),

@@ -25,7 +25,13 @@ TRUST = Trust.of([SIGNER.public])
 
 
 def draft_of(
-    folder: Path, *, program: str = "p", weights: str = "w", high: float = 1.0, symbolic: bool = True
+    folder: Path,
+    *,
+    method: str = "predict",
+    program: str = "p",
+    weights: str = "w",
+    high: float = 1.0,
+    symbolic: bool = True,
 ) -> Draft:
     shape = ("batch", "seq")
     spec = MethodSpec(
@@ -37,15 +43,15 @@ def draft_of(
     manifest = Manifest(
         model="toy",
         version="1",
-        default_method="predict",
+        default_method=method,
         dims=(DimSpec(name="batch", max=2, sizes=(1, 2), batch=True), DimSpec(name="seq", max=4, sizes=(4,))),
-        methods={"predict": spec},
+        methods={method: spec},
         weights=WeightsSpec(digest=weights, size_bytes=0, tensors=()),
         tolerance=ToleranceSpec(rtol=0.0, atol=0.0),
     )
     made = Program(program, ("cpu",), b"stored")
     programs = {"*" if symbolic else "batch=1,seq=4": made}
-    exported = {"predict": Exported(spec, programs, (), lambda _: made, None)}
+    exported = {method: Exported(spec, programs, (), lambda _: made, None)}
     return Draft(manifest, content_named=False, entries=(), exported=exported, folder=folder)
 
 
@@ -63,7 +69,8 @@ def answers(tmp_path: Path) -> Path:
 
 def fetched(store: SignedStore, draft: Draft, point: dict[str, int] = POINT, platform: str = "cpu") -> bytes | None:
     file = draft.folder / "fetched"
-    return file.read_bytes() if KeptAnswers(store, draft, platform).fetch("predict", point, file) else None
+    method = draft.manifest.default_method
+    return file.read_bytes() if KeptAnswers(store, draft, platform).fetch(method, point, file) else None
 
 
 def test_answers_come_back_as_they_were_for_the_very_same_question_only(
@@ -71,7 +78,7 @@ def test_answers_come_back_as_they_were_for_the_very_same_question_only(
 ) -> None:
     KeptAnswers(store, draft_of(tmp_path), "cpu").keep("predict", POINT, answers)
     assert fetched(store, draft_of(tmp_path)) == answers.read_bytes()
-    for other in ({"program": "q"}, {"weights": "v"}, {"high": 2.0}):
+    for other in ({"method": "invert"}, {"program": "q"}, {"weights": "v"}, {"high": 2.0}):
         changes: Any = other
         assert fetched(store, draft_of(tmp_path, **changes)) is None, other
     assert fetched(store, draft_of(tmp_path), {"seq": 2}) is None
