@@ -23,6 +23,8 @@ ELSEWHERE = {
     "PoolUnavailable": "client",
     "ProofFailed": "publish",
     "PublishError": "publish",
+    "RolloutCommandFailed": "command",
+    "RolloutRefused": "command",
     "SettingError": "start",
     "StoreFailed": "start",
     "WorkerFailed": "publish",

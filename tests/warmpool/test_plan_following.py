@@ -99,6 +99,8 @@ class Models:
             further.end += 1
         return {DOUBLE: tuple(number for number in self.gone if number in having)} if self.gone else {}
 
+    def part_with_gone(self, lane: LaneProxy) -> None: ...
+
 
 class World:
     def __init__(self, *numbers: int) -> None:

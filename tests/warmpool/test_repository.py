@@ -58,8 +58,11 @@ def test_an_unloaded_model_is_gone_until_it_is_loaded_and_what_waited_is_answere
     running: Lines,
 ) -> None:
     with ThreadPoolExecutor(4) as pool, StoppedLane(running) as lane:
-        waiting = [pool.submit(running.ask_line, X) for _ in range(3)]
+        waiting = [pool.submit(running.ask_line, X)]
         lane.wait_busy()
+        one_bytes = running.status()["bytes_held"]
+        waiting += [pool.submit(running.ask_line, X) for _ in range(2)]
+        wait_until(lambda: running.status()["bytes_held"] == 3 * one_bytes)
         assert running.post(f"/v2/repository/models/{MODEL}/unload", b"").status == 200
         assert running.ask_line(X).status == 404
         lane.go_on()

@@ -52,7 +52,7 @@ def store(keys, tmp_path_factory):
     flags = ("--store", str(folder / "store"), "--signing-key", str(keys / "publisher"), "--json")
     result = warmpool("publish", str(model_file), *flags)
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["compiled"] == 2
+    assert json.loads(result.stdout)["compiled"] == 4
     return folder / "store"
 
 

@@ -9,7 +9,7 @@ from warmpool.holdings import Holdings
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.residency import Footprint
 from warmpool.selection import Candidate
-from warmpool.version_progress import fully_warm, has_tried, holds_minimum, minimum, why_not
+from warmpool.version_progress import fully_warm, has_tried, holds_minimum, left_behind, minimum, why_not
 
 DOUBLE, OTHER = doubling(), doubling("other")
 
@@ -159,3 +159,16 @@ def test_weights_that_could_not_be_mapped_are_tried_again_when_the_version_comes
     settle(held)
     assert held.mapped == {"m/1": "file"}
     assert fully_warm(V1, [held])
+
+
+def test_a_version_is_left_behind_where_there_is_none_or_another_object_of_its_key() -> None:
+    held = begun(*WHOLE)
+    assert held.load_plan is not None
+    held.load_plan.missing["m/9"] = "it is not there"
+    assert left_behind(held, {"m/1": V1, "m/9": Version("m/9")}) == []  # type: ignore[dict-item]
+    assert left_behind(held, {"m/1": V1}) == ["m/9"]
+    assert left_behind(held, {}) == ["m/1", "m/9"]
+    again = Version("m/1")
+    again.methods = {"double": doubling(), "other": OTHER}
+    assert left_behind(held, {"m/1": again, "m/9": V1}) == ["m/1"]  # type: ignore[dict-item]
+    assert left_behind(Holdings(), {}) == []

@@ -173,14 +173,35 @@ def test_a_place_that_nobody_asked_for_is_no_gap():
 def test_a_version_is_being_made_until_nothing_of_it_is_under_way_or_waits():
     one, two = gap(1, 8), gap(1, 16)
     found = backlog(one, two, gap(8, 16, ladder=True, version="2"))
-    assert (found.makes("tiny", "1"), found.makes("tiny", "2"), found.makes("other", "1")) == (True, False, False)
+    made_s = 1 + ARRIVING_S_MAX
+    assert [found.makes(*of, made_s) for of in (("tiny", "1"), ("tiny", "2"), ("other", "1"))] == [True, False, False]
     found.placed(made(one), at(1))
     found.over(Done(job=1, failure=""), at(1))
-    assert found.makes("tiny", "1")
+    assert found.makes("tiny", "1", made_s)
     found.begin(at(1))
-    assert found.makes("tiny", "1")
+    assert found.makes("tiny", "1", made_s)
     found.placed(Placed(job=2, place=two.place, seconds=1.0, failure="no"), at(2))
-    assert not found.makes("tiny", "1")
+    assert not found.makes("tiny", "1", made_s)
+
+
+def test_a_version_is_being_made_while_lanes_are_not_told_yet_of_what_was_made():
+    one = gap()
+    found = backlog(one)
+    found.placed(made(one), at(3))
+    found.over(Done(job=1, failure=""), at(3))
+    assert found.makes("tiny", "1", 3 + ARRIVING_S_MAX - 1)
+    assert not found.makes("tiny", "1", 3 + ARRIVING_S_MAX)
+
+
+def test_a_version_is_being_made_though_a_worker_ended_at_it_until_that_failed():
+    one = gap(1, 16)
+    found = backlog(one)
+    found.ended("it died", at(1))
+    assert found.makes("tiny", "1", 1.0)
+    assert found.ready_in_s(METHOD, NEED, 1.0) is not None
+    assert found.begin(at(1)) == [one]
+    assert found.ended("it died", at(2)) == [one]
+    assert not found.makes("tiny", "1", 2.0)
 
 
 def test_what_lanes_may_come_to_hold_is_told_and_whether_it_changed():

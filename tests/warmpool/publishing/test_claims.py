@@ -323,6 +323,7 @@ def test_another_try_on_request_that_succeeds_ends_the_failure(publisher: Makes)
         (failed_with("timeout", "it was not even forked within 600 s"), True),
         (failed_with("crash", "the zygote it was forked from is gone"), False),
         (PublishError("no child at all"), True),
+        (ProofFailed("output 'y' is off by 0.5"), True),
     ],
 )
 def test_what_says_nothing_about_the_program_is_not_recorded(

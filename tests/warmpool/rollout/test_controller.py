@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from warmpool.manifest import RolloutSpec, Serving
 from warmpool.rollout import controller
 from warmpool.rollout.controller import Rollouts
 from warmpool.rollout.counting import Watched
+from warmpool.rollout.decisions import Decision, Told, promote
 from warmpool.rollout.record import Event, Rollout, add_event, read_record, record_path
 from warmpool.rollout.tally import Counts
 from warmpool.store_calls import StoreCalls
@@ -308,5 +310,59 @@ def test_another_rollout_of_the_same_version_is_judged_anew(tmp_path: Any) -> No
             await one.until(lambda: "toy" in one.rollouts.counting.watched and len(one.rollouts._known) == 2)
             one.look()
             assert one.versions.serving["toy"] == again
+
+    asyncio.run(run())
+
+
+def test_what_was_rolled_back_by_who_has_no_key_is_not_promoted_by_who_has_not_read_that(
+    tmp_path: Any, monkeypatch: Any
+) -> None:
+    """The word of it comes while the promotion is under way."""
+
+    async def run() -> None:
+        async with scene(tmp_path) as one:
+            await one.begun()
+            told: list[Told] = []
+
+            def promote_late(store: SignedStore, decision: Decision) -> Told:
+                event = Event(what="rollback", time_s=1.0, who="ada")
+                add_event(store, PATH, Rollout(model="toy", stable="1", canary="2"), event)
+                told.append(promote(store, decision))
+                return told[-1]
+
+            monkeypatch.setattr(controller, "promote", promote_late)
+            one.judge(5)
+            await one.until(lambda: told)
+            await one.until(lambda: one.versions.followed)
+            assert (told[0], one.served) == (Told(None), SERVING)
+            assert one.versions.serving["toy"].canary == ""
+
+    asyncio.run(run())
+
+
+def test_a_promotion_that_comes_to_nothing_does_not_begin_again_what_ended_meanwhile(
+    tmp_path: Any, monkeypatch: Any
+) -> None:
+    async def run() -> None:
+        async with scene(tmp_path) as one:
+            await one.begun()
+            begun, ended = threading.Event(), threading.Event()
+
+            def slow(*_: Any) -> Told:
+                begun.set()
+                assert ended.wait(WAIT_S_MAX)
+                return Told(None)
+
+            monkeypatch.setattr(controller, "promote", slow)
+            one.judge(5)
+            await one.until(begun.is_set)
+            watched = one.watched
+            event = Event(what="rollback", time_s=1.0, who="ada")
+            add_event(one.store, PATH, Rollout(model="toy", stable="1", canary="2"), event)
+            await one.until(lambda: one.versions.followed)
+            (asked,) = (task for task in asyncio.all_tasks() if "_promote" in repr(task))
+            ended.set()
+            await asyncio.wait([asked])
+            assert watched.deciding
 
     asyncio.run(run())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,7 +14,8 @@ from cache.signing import Signer
 from tests.warmpool.cared_store import SIGNER, CaredStore, Outcome
 from warmpool import cli
 from warmpool import manifest as stored
-from warmpool.manifest import Serving
+from warmpool.manifest import RolloutSpec, Serving
+from warmpool.rollout import serving_change
 from warmpool.rollout.record import Event, Rollout, add_event, record_path
 
 
@@ -146,8 +149,6 @@ def test_a_version_that_has_no_executables_or_takes_less_is_no_canary(cared: Rol
 
 
 def test_who_comes_second_is_told_and_changes_nothing(cared: RolloutStore, capsys: Any, monkeypatch: Any) -> None:
-    from warmpool.rollout import serving_change
-
     read = serving_change.read_serving
 
     def read_and_lose(store: Any, model: str) -> Any:
@@ -186,3 +187,89 @@ def test_status_of_what_cannot_be_read_is_a_problem_of_that_model_alone(cared: R
     outcome = cared.rollout(capsys, "status", "--json", key=False)
     problems = {model["model"]: bool(model["problem"]) for model in outcome.json()["models"]}
     assert (outcome.status, problems) == (1, {"other": True, "toy": False})
+
+
+@pytest.fixture
+def meanwhile(cared: RolloutStore, monkeypatch: Any) -> Callable[[str, Callable[[Serving], Serving]], None]:
+    """Lets somebody else change what is served once a command has looked at it, and before it changes anything."""
+
+    def arrange(command: str, change: Callable[[Serving], Serving]) -> None:
+        module = importlib.import_module(f"warmpool.rollout_commands.{command}")
+
+        def read_and_lose(store: Any, model: str) -> Any:
+            found = serving_change.read_serving(store, model)
+            if not changed:
+                changed.append(change(found[0]))
+                cared.store.put(stored.serving_path("toy"), stored.encode(changed[0]))
+            return found
+
+        changed: list[Serving] = []
+        monkeypatch.setattr(module, "read_serving", read_and_lose)
+
+    return arrange
+
+
+def taken_back(serving: Serving) -> Serving:
+    return Serving(stable=serving.stable, previous=serving.previous)
+
+
+def test_a_canary_that_was_taken_back_meanwhile_is_so_and_stable_stays(
+    cared: RolloutStore, capsys: Any, meanwhile: Any
+) -> None:
+    """Without a canary a rollback would go back from stable to what was so before it."""
+    cared.publish(version="3", stable=False)
+    cared.store.put(stored.serving_path("toy"), stored.encode(Serving(stable="2", previous="1")))
+    cared.rollout(capsys, "start", "toy@3")
+    meanwhile("rollback", taken_back)
+    assert cared.rollout(capsys, "rollback", "toy").out == "toy: 3 was taken back already, 2 is stable\n"
+    assert cared.serving == Serving(stable="2", previous="1")
+
+
+@pytest.mark.parametrize(
+    ("command", "change"),
+    [
+        (("rollback", "toy"), lambda one: Serving(stable="2", previous="1")),
+        (("rollback", "toy"), lambda one: msgspec.structs.replace(one, rollout=RolloutSpec(started_s=5.0))),
+        (("promote", "toy"), lambda one: msgspec.structs.replace(one, rollout=RolloutSpec(started_s=5.0))),
+        (("promote", "toy"), lambda one: msgspec.structs.replace(one, canary="3")),
+        (("start", "toy@2", "--share", "0.3"), taken_back),
+    ],
+    ids=["rollback promoted", "rollback another start", "promote another start", "promote another", "start none"],
+)
+def test_a_command_changes_the_rollout_that_it_looked_at_and_no_other(
+    cared: RolloutStore, capsys: Any, meanwhile: Any, command: tuple[str, ...], change: Callable[[Serving], Serving]
+) -> None:
+    cared.rollout(capsys, "start", "toy@2")
+    since = change(cared.serving)
+    meanwhile(command[0], change)
+    outcome = cared.rollout(capsys, *command)
+    assert outcome.status == 1
+    assert "somebody else changed what is served of 'toy' meanwhile: look at it" in outcome.err
+    assert cared.serving == since
+
+
+def test_stable_is_not_taken_back_for_a_canary_that_came_meanwhile(
+    cared: RolloutStore, capsys: Any, meanwhile: Any
+) -> None:
+    since = Serving(stable="2", previous="1", canary="3", share=0.1)
+    cared.store.put(stored.serving_path("toy"), stored.encode(Serving(stable="2", previous="1")))
+    meanwhile("rollback", lambda _: since)
+    assert "somebody else changed" in cared.rollout(capsys, "rollback", "toy").err
+    assert cared.serving == since
+
+
+def test_what_was_rolled_back_after_it_was_looked_at_is_not_promoted(
+    cared: RolloutStore, capsys: Any, meanwhile: Any
+) -> None:
+    cared.rollout(capsys, "start", "toy@2")
+
+    def rolled_back(serving: Serving) -> Serving:
+        assert serving.rollout is not None
+        event = Event(what="rollback", time_s=0.0, who="pool-7", reason="it burns")
+        new = Rollout(model="toy", stable="1", canary="2")
+        add_event(cared.store, record_path("toy", serving.rollout), new, event)
+        return serving
+
+    meanwhile("promote", rolled_back)
+    assert "version '2' was rolled back (it burns)" in cared.rollout(capsys, "promote", "toy").err
+    assert cared.serving.canary == "2"
