@@ -21,7 +21,7 @@ from cache.errors import CompileFailed
 from cache.failures import Failure, reason_of
 from cache.signed_store import SignedStore
 from cache.single_flight import Flight, Found, Terms, Turn, pauses
-from warmpool.errors import ProofFailed, PublishError
+from warmpool.errors import PublishError
 from warmpool.forking import WorkerFailed
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.machines import Limits
@@ -125,13 +125,14 @@ class Claims:
                 raise PublishError(f"{what} {before}; --retry-failed compiles it again")
 
     def failed(self, key: str, error: PublishError, *, machinery_alive: bool) -> None:
-        """Record that what is ours failed to compile or to prove itself, if that says something about it."""
+        """Record that what is ours failed to compile or to run, if that says something about it.
+
+        A wrong answer does not: it may be that of the weights, and an executable is also that of versions with others.
+        """
         if key not in self._turns or not machinery_alive:
             return
         cause = error.__cause__
-        if isinstance(error, ProofFailed):
-            self._turns[key][0].failed(reason_of(CompileFailed(key, str(error))))
-        elif isinstance(cause, WorkerFailed) and _is_about_program(cause):
+        if isinstance(cause, WorkerFailed) and _is_about_program(cause):
             told = CompileFailed(key, f"{cause.reason}: {cause.detail} (it was allowed {self._limits})")
             self._turns[key][0].failed(reason_of(told))
 

@@ -227,19 +227,16 @@ class TargetMaker:
         jobs.answers(entry)  # what is wrong with those is no failure of this executable
         try:
             spec, proofs = jobs.tried(entry, sha256(made).hexdigest() if made else "")
-            self._put_edges(jobs)
-            if made:
-                self.store.put(executable_path(entry.key), made)
-            proofs += self._alike(entry, jobs)
         except PublishError as error:
-            if made:
-                self.store.delete(executable_path(entry.key))  # what is there counts more than a failure
-            # Of a version that is published the weights are those that count, so here it is the executable's failure.
-            if self.known.needed:
+            if self.known.needed:  # of a version that is not published its author sees it, and may try again
                 claims.failed(entry.key, error, machinery_alive=self.children.alive)
             raise
+        self._put_edges(jobs)
+        if made:
+            self.store.put(executable_path(entry.key), made)
+            self.compiled.add(entry.key)
+        proofs += self._alike(entry, jobs)  # it stays where these fail: other weights may need it, proved or not
         self.proved += 1
-        self.compiled |= {entry.key} if made else set()
         self.known.add(entry, spec, proofs)
 
     def _put_edges(self, jobs: Jobs) -> None:
