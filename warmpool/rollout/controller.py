@@ -187,7 +187,7 @@ class Rollouts:
         call = partial(promote, self.store, self._decision(name, watched, reason))
         told = await self.calls.ask(f"promotion of {name}", call)
         if told is None or told.serving is None:  # the store is away, or somebody else decides
-            watched.deciding = False
+            watched.deciding = watched.path in self._ended
             return
         log.info("canary is promoted", extra={"model": name, "canary": watched.serving.canary, "reason": reason})
         self._count(name, "promote")

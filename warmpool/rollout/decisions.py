@@ -39,8 +39,7 @@ def roll_back(store: SignedStore, decision: Decision) -> Told:
     Raises:
         StoreUnavailable: It is not known, and may be done again.
     """
-    record = read_record(store, decision.path)
-    if record is None or record.state != "rolled back":  # else that was done before, and what is served was not
+    if not _is_rolled_back(store, decision):  # else that was done before, and what is served was not
         _note(store, decision, "rollback")
     try:
         store.require_signer("what is served")
@@ -55,27 +54,29 @@ def promote(store: SignedStore, decision: Decision) -> Told:
     Raises:
         StoreUnavailable, Untrusted: It was not.
     """
-    told = _changed(store, decision, lambda now: promoted(now, decision.time_s, decision.reason))
+
+    def change(now: Serving) -> Serving:
+        if _is_rolled_back(store, decision):  # by who has no key, and could not change what is served
+            raise RolloutRefused(f"version {now.canary!r} of {decision.model!r} was rolled back")
+        return promoted(now, decision.time_s, decision.reason)
+
+    told = _changed(store, decision, change)
     if told.serving is not None:
         _note(store, decision, "promote")
     return told
 
 
 def _changed(store: SignedStore, decision: Decision, change: Callable[[Serving], Serving]) -> Told:
-    def changed(now: Serving) -> Serving:
-        if _rollout(now) != _rollout(decision.serving):
-            raise RolloutRefused(f"what is served of {decision.model!r} was changed meanwhile")
-        return change(now)
-
     try:
-        _, after = change_serving(store, decision.model, changed)
+        _, after = change_serving(store, decision.model, change, decision.serving)
         return Told(after)
     except RolloutRefused:
         return Told(None)
 
 
-def _rollout(serving: Serving) -> tuple[object, ...]:
-    return serving.stable, serving.canary, serving.rollout.started_s if serving.rollout else None
+def _is_rolled_back(store: SignedStore, decision: Decision) -> bool:
+    record = read_record(store, decision.path)
+    return record is not None and record.state == "rolled back"
 
 
 def _note(store: SignedStore, decision: Decision, what: Literal["promote", "rollback"]) -> None:

@@ -32,22 +32,35 @@ def read_serving(store: SignedStore, model: str) -> tuple[Serving, str]:
         raise Damaged(path, str(error)) from None
 
 
-def change_serving(store: SignedStore, model: str, change: Callable[[Serving], Serving]) -> tuple[Serving, Serving]:
+def change_serving(
+    store: SignedStore, model: str, change: Callable[[Serving], Serving], seen: Serving | None = None
+) -> tuple[Serving, Serving]:
     """Serve something else; what was served, and what is now.
+
+    Args:
+        store: Where.
+        model: Of which model.
+        change: From what is served to what is to be.
+        seen: What the change was decided on, if something was: it holds for that rollout, and for no other.
 
     Raises:
         RolloutRefused: As `change` does, or somebody else changed it meanwhile.
         Untrusted: There is no key to sign it with.
     """
     before, generation = read_serving(store, model)
+    if seen is not None and rollout_of(before) != rollout_of(seen):
+        raise _changed_meanwhile(model)
     after = change(before)
     if store.put_if(stored.serving_path(model), stored.encode(after), generation) is None:
         now, _ = read_serving(store, model)
         if now != after:  # a put whose answer was lost, and which was tried again, is there
-            raise RolloutRefused(
-                f"somebody else changed what is served of {model!r} meanwhile: look at it, and try again"
-            )
+            raise _changed_meanwhile(model)
     return before, after
+
+
+def rollout_of(serving: Serving) -> tuple[object, ...]:
+    """Which rollout this is: stable, canary, and when it was started; whatever its shares are."""
+    return serving.stable, serving.canary, serving.rollout.started_s if serving.rollout else None
 
 
 def require_fit(store: SignedStore, model: str, stable: str, canary: str) -> None:
@@ -70,3 +83,7 @@ def require_fit(store: SignedStore, model: str, stable: str, canary: str) -> Non
     if why := misfit(*manifests):
         advice = "callers of stable would not get what they ask for; publish it as another model"
         raise RolloutRefused(f"version {canary!r} cannot stand in for {stable!r}: {why}; {advice}")
+
+
+def _changed_meanwhile(model: str) -> RolloutRefused:
+    return RolloutRefused(f"somebody else changed what is served of {model!r} meanwhile: look at it, and try again")

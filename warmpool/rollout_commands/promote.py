@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from warmpool.cache_commands.opened import opened
+from warmpool.manifest import Serving
 from warmpool.rollout.changes import RolloutRefused, promoted
 from warmpool.rollout.serving_change import read_serving
 from warmpool.rollout_commands.telling import add_model_arguments, change, note, noted_as_rolled_back, tell
@@ -20,10 +21,14 @@ def main(args: argparse.Namespace) -> int:
     store = opened(args)
     store.require_signer("what is served")
     serving, _ = read_serving(store, args.model)
-    if over := noted_as_rolled_back(store, args.model, serving):
-        raise RolloutRefused(
-            f"version {serving.canary!r} was rolled back ({over}): `warmpool rollout start` starts it anew"
-        )
-    before, after = change(store, args, "promote", promoted)
+
+    def changed(now: Serving, now_s: float, reason: str) -> Serving:
+        if over := noted_as_rolled_back(store, args.model, now):
+            raise RolloutRefused(
+                f"version {now.canary!r} was rolled back ({over}): `warmpool rollout start` starts it anew"
+            )
+        return promoted(now, now_s, reason)
+
+    before, after = change(store, args, "promote", changed, serving)
     note(store, args, before, "promote")
     return tell(args, after, f"{args.model}: {after.stable} is stable; {after.previous} stays warm")

@@ -9,7 +9,7 @@ import argparse
 
 from cache.errors import Untrusted
 from warmpool.cache_commands.opened import opened
-from warmpool.rollout.changes import rolled_back
+from warmpool.rollout.changes import RolloutRefused, rolled_back
 from warmpool.rollout.serving_change import read_serving
 from warmpool.rollout_commands.telling import add_model_arguments, change, note, tell
 
@@ -34,5 +34,11 @@ def main(args: argparse.Namespace) -> int:
         )
         line = f"{args.model}: instances give {serving.canary} nothing any more; serving.json still names it ({error})"
         return tell(args, serving, line)
-    before, after = change(store, args, "rollback", rolled_back)
+    try:
+        before, after = change(store, args, "rollback", rolled_back, serving)
+    except RolloutRefused:
+        now, _ = read_serving(store, args.model)
+        if not serving.canary or now.stable != serving.stable or now.canary:
+            raise
+        return tell(args, now, f"{args.model}: {serving.canary} was taken back already, {now.stable} is stable")
     return tell(args, after, f"{args.model}: {before.canary or before.stable} was taken back, {after.stable} is stable")

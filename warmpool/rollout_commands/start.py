@@ -52,12 +52,12 @@ def main(args: argparse.Namespace) -> int:
     store.require_signer("what is served")
     before, _ = read_serving(store, args.model)
     require_fit(store, args.model, before.stable, version)
-    over = noted_as_rolled_back(store, args.model, before)
 
     def changed(serving: Serving, now_s: float, reason: str) -> Serving:
+        over = noted_as_rolled_back(store, args.model, serving)
         return started(rolled_back(serving, now_s) if over else serving, version, start, now_s, reason)
 
-    _, after = change(store, args, "rollout", changed)
+    _, after = change(store, args, "rollout", changed, before)
     note(store, args, after, "start")
     how = "by hand" if args.by_hand else f"by itself after {args.bake_s:g} s and {args.requests_min} requests"
     line = f"{args.model}: {version} gets {args.share:.1%} of the requests beside {after.stable}; it is promoted {how}"

@@ -25,11 +25,18 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def change(
-    store: SignedStore, args: argparse.Namespace, what: AuditEvent, changed: Callable[[Serving, float, str], Serving]
+    store: SignedStore,
+    args: argparse.Namespace,
+    what: AuditEvent,
+    changed: Callable[[Serving, float, str], Serving],
+    seen: Serving | None = None,
 ) -> tuple[Serving, Serving]:
-    """Serve something else from now on, and leave word in the audit log; what was served, and what is now."""
+    """Serve something else from now on, and leave word in the audit log; what was served, and what is now.
+
+    Only of the rollout that was `seen`, if one was. Raises as `change_serving` does.
+    """
     now_s = time.time()
-    before, after = change_serving(store, args.model, lambda serving: changed(serving, now_s, args.reason))
+    before, after = change_serving(store, args.model, lambda serving: changed(serving, now_s, args.reason), seen)
     key_id = store.signer.key_id if store.signer else ""
     version = after.canary or after.stable
     store.audit.record(

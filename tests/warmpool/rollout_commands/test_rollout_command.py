@@ -259,17 +259,18 @@ def test_stable_is_not_taken_back_for_a_canary_that_came_meanwhile(
 
 
 def test_what_was_rolled_back_after_it_was_looked_at_is_not_promoted(
-    cared: RolloutStore, capsys: Any, meanwhile: Any
+    cared: RolloutStore, capsys: Any, monkeypatch: Any
 ) -> None:
     cared.rollout(capsys, "start", "toy@2")
+    change_serving = serving_change.change_serving
 
-    def rolled_back(serving: Serving) -> Serving:
-        assert serving.rollout is not None
+    def late(*what: Any) -> tuple[Serving, Serving]:
+        spec = cared.serving.rollout
+        assert spec is not None
         event = Event(what="rollback", time_s=0.0, who="pool-7", reason="it burns")
-        new = Rollout(model="toy", stable="1", canary="2")
-        add_event(cared.store, record_path("toy", serving.rollout), new, event)
-        return serving
+        add_event(cared.store, record_path("toy", spec), Rollout(model="toy", stable="1", canary="2"), event)
+        return change_serving(*what)
 
-    meanwhile("promote", rolled_back)
+    monkeypatch.setattr("warmpool.rollout_commands.telling.change_serving", late)
     assert "version '2' was rolled back (it burns)" in cared.rollout(capsys, "promote", "toy").err
     assert cared.serving.canary == "2"
