@@ -211,6 +211,7 @@ class Instance:
         if lane.held.cold_reasons:
             self.upkeep.notice()
         self._starts.planned(lane, "fetch" if self.models.far else "plan", plan_ns)
+        self.models.part_with_gone(lane)
         self.moved(lane)
 
     def progressed(self, lane: LaneProxy, what: Loadable | str, stages: list[messages.Stage]) -> None:

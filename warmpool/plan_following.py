@@ -35,6 +35,9 @@ class Models(Protocol):
         In a thread. Raises StoreUnavailable.
         """
 
+    def part_with_gone(self, lane: LaneProxy) -> None:
+        """Let a lane part with the versions that have gone while they were planned for it."""
+
 
 class PlanFollowing:
     """Of the lanes of one instance.
@@ -83,6 +86,7 @@ class PlanFollowing:
             lane.extend(further)
             if further.absent:
                 self._notice()
+        self._models.part_with_gone(lane)
         numbers = given_up(gone, plan.loadables, lambda number: lane.held.state(number) in _READY)
         if numbers:
             _tell("executables are planned no more", lane, (plan.loadables[number] for number in numbers))

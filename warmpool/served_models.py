@@ -31,6 +31,7 @@ from warmpool.lanes import LaneProxy
 from warmpool.load_plan import NOT_PUBLISHED, Loadable, LoadPlan, add_executables, plan_loads
 from warmpool.manifest import Target, manifest_path, program_path, weights_path
 from warmpool.plan_changes import change_of
+from warmpool.version_progress import left_behind
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class ServedModels:
                 del catalog.models[name]
                 why = f"model {name!r} cannot be served; see /v1/status"
                 self._dataplane.batcher.withdraw(model.methods.values(), why)
+                for lane in self._lanes:
+                    self.part_with_gone(lane)
             else:
                 yield model
 
@@ -110,6 +113,12 @@ class ServedModels:
     def part_with(self, model: ServedModel) -> None:
         """Lanes hold a version no more."""
         self.identities.pop(model.key, None)
+
+    def part_with_gone(self, lane: LaneProxy) -> None:
+        """Let a lane part with what was planned for it, and has gone meanwhile; one of the same key may have come."""
+        for key in left_behind(lane.held, self._dataplane.catalog.versions):
+            log.info("version has gone while it was planned", extra={"lane": lane.name, "model": key})
+            lane.part_with(key)
 
     def verified(self, model: ServedModel) -> str:
         """The identity of a model's weights, verified; a copy that is damaged is fetched again first. In a thread."""

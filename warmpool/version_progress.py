@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from warmpool.catalog import ServedModel
 from warmpool.holdings import Holdings
@@ -38,6 +38,17 @@ def why_not(held: Holdings, version: str) -> str:
         return ""
     cold = (f"{loadable.title}: {reason}" for loadable, reason in minimum(held, version) if reason)
     return held.load_plan.missing.get(version) or next(cold, "")
+
+
+def left_behind(held: Holdings, versions: Mapping[str, ServedModel]) -> list[str]:
+    """The versions that the plan knows, and that are not among these, or are other objects there: of other methods."""
+    plan = held.load_plan
+    methods = {key: {*model.methods.values()} for key, model in versions.items()}
+    return [
+        key
+        for key in ({**plan.weights, **plan.missing} if plan else ())
+        if key not in methods or not methods[key].issuperset(held.loadable(one).method for one in held.of_version(key))
+    ]
 
 
 def fully_warm(model: ServedModel, lanes: Sequence[Holdings]) -> bool:
