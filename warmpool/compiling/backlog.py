@@ -167,6 +167,8 @@ class Backlog:
                 del self._deaths[gap.key]
                 self._fail(gap, f"{DEATHS_MAX} compile workers ended while they made it: {reason}", 0.0, now)
                 failed.append(gap)
+            else:
+                self._plan.jobs.append([gap])
         self._reschedule(now)
         return failed
 
@@ -192,10 +194,11 @@ class Backlog:
         """Buckets of a method that are planned for the primary lane, and that it has not been told of."""
         return self._plan.lacking.get((method.model, method.version, method.name), ())
 
-    def makes(self, model: str, version: str) -> bool:
-        """Whether something of a version is under way, or will be, for the primary lane."""
-        under_way = [*self.running.left.values()] if self.running else []
-        return any((gap.model, gap.version) == (model, version) and not gap.ladder for gap in under_way + self.waiting)
+    def makes(self, model: str, version: str, now_s: float) -> bool:
+        """Whether something of a version is under way, will be, or was made a moment ago, for the primary lane."""
+        gaps = [gap for gap, made_s in self._arriving if now_s - made_s < ARRIVING_S_MAX]
+        gaps += [*(self.running.left.values() if self.running else ()), *self.waiting]
+        return any((gap.model, gap.version) == (model, version) and not gap.ladder for gap in gaps)
 
     def describe(self, now_s: float) -> dict[str, Any]:
         """As the status shows it."""

@@ -66,8 +66,12 @@ class Lacking:
 
     def concerns(self) -> frozenset[str]:
         """What a look is about: versions, and kinds of machine. Once it is another, another look is due."""
-        machines = (fingerprint.digest for fingerprint in self._fingerprints.values())
-        return frozenset(machines).union(self._dataplane.catalog.versions)
+        return self.machines.union(self._dataplane.catalog.versions)
+
+    @property
+    def machines(self) -> frozenset[str]:
+        """Digests of the kinds of machine that the lanes are, as far as they are known."""
+        return frozenset(fingerprint.digest for fingerprint in self._fingerprints.values())
 
     def look(self) -> Callable[[], list[Ranked]]:
         """What finds out what is missing, in a thread, of how things are now. It raises StoreUnavailable."""

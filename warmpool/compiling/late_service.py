@@ -60,8 +60,10 @@ class LateService:
         await self._service.run()
 
     def makes(self, model: ServedModel) -> bool:
-        """Whether something of a version is being made, or will be, for the primary lane."""
-        return self._service is not None and self._service.makes(model.manifest.model, model.manifest.version)
+        """Whether something of a version is being made, or may be yet, for the primary lane."""
+        if self._service is None:
+            return self._settings.compile != "off"
+        return self._service.makes(model.manifest.model, model.manifest.version)
 
     @property
     def waiting(self) -> int:

@@ -80,6 +80,7 @@ class CompileService:
         self._calls = calls
         self._told = told
         self._worker: WorkerProcess | None = None
+        self._seen: frozenset[str] = frozenset()  # what the last look that was answered was about
         self._news = asyncio.Event()
         self._due = asyncio.Event()
         self._made = asyncio.Event()
@@ -113,8 +114,11 @@ class CompileService:
         return self._backlog.lacking(method)
 
     def makes(self, model: str, version: str) -> bool:
-        """Whether something of a version is under way, or will be, for the primary lane."""
-        return self._backlog.makes(model, version)
+        """Whether something of a version is under way, or may be yet, for the primary lane: until a look says no."""
+        if self.off:
+            return False
+        seen = self._lacking.machines | {f"{model}/{version}"} <= self._seen
+        return not seen or self._backlog.makes(model, version, time.monotonic())
 
     @property
     def waiting(self) -> int:
@@ -148,7 +152,7 @@ class CompileService:
             if found is not None:  # else what was known stays
                 if self._backlog.take_in(found, _now()) or not known:
                     self._told.changed()
-                known = True
+                known, self._seen = True, concerns
             self._begin_next()
             looks += 1
             if await self._news_within(backoff_s(looks, LOOK_FIRST_S, LOOK_S_MAX), concerns):

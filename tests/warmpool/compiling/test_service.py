@@ -1,0 +1,144 @@
+"""The compile service between what is missing and a worker: both are made up here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.warmpool.compiling.made_up import as_found, gap
+from warmpool.compiling import service as service_module
+from warmpool.compiling.process import WorkerEnded
+from warmpool.compiling.protocol import FromWorker, Job, Open
+from warmpool.compiling.service import CompileService, Told
+from warmpool.settings import Settings
+from warmpool.store_calls import StoreCalls
+
+
+class Missing:
+    """What is missing, and for whom; a look at it takes until `answers` is set."""
+
+    accelerator = False
+
+    def __init__(self) -> None:
+        self.gaps: list[Any] = []
+        self.versions = frozenset({"tiny/1"})
+        self.machines = frozenset({"f"})
+        self.answers = asyncio.Event()
+        self.looks = 0
+
+    def concerns(self) -> frozenset[str]:
+        return self.machines | self.versions
+
+    def look(self) -> Any:
+        self.looks += 1
+        return lambda: as_found(*self.gaps)
+
+
+class Calls(StoreCalls):
+    """Waits for what is missing."""
+
+    def __init__(self, missing: Missing) -> None:
+        super().__init__()
+        self._missing = missing
+
+    async def ask(self, what: str, call: Any) -> Any:
+        await self._missing.answers.wait()
+        return call()
+
+
+class Worker:
+    """Says what it is told to, or ends."""
+
+    started: list[Worker]
+
+    def __init__(self) -> None:
+        self.process = SimpleNamespace(pid=1)
+        self.jobs: list[Job] = []
+        self.says: asyncio.Queue[FromWorker | WorkerEnded] = asyncio.Queue()
+
+    @classmethod
+    async def start(cls, _: Open) -> Worker:
+        cls.started.append(cls())
+        return cls.started[-1]
+
+    def give(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    async def heard(self) -> FromWorker:
+        said = await self.says.get()
+        if isinstance(said, WorkerEnded):
+            raise said
+        return said
+
+    async def end(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch):
+    """The workers that were started."""
+    Worker.started = []
+    monkeypatch.setattr(service_module, "WorkerProcess", Worker)
+    return Worker.started
+
+
+async def _nothing() -> None:
+    pass
+
+
+@contextlib.asynccontextmanager
+async def serving(missing: Missing, **changes: Any) -> Any:
+    """A service that runs."""
+    store: Any = SimpleNamespace(require_signer=lambda: None)
+    lacking: Any = missing
+    service = CompileService(
+        Settings(store="/nowhere", **{"compile": "auto", **changes}),
+        store,
+        lacking,
+        Calls(missing),
+        Told(_nothing, lambda: None),
+    )
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(service.run())
+        yield service
+        running.cancel()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  threads are waited for
+            await asyncio.sleep(0.01)
+
+
+def test_a_version_may_be_made_yet_until_a_look_at_it_on_its_lanes_kind_of_machine_found_nothing():
+    async def run() -> None:
+        missing = Missing()
+        async with serving(missing) as service:
+            await until(lambda: missing.looks == 1)
+            assert service.makes("tiny", "1")
+            missing.answers.set()
+            await until(lambda: not service.makes("tiny", "1"))
+            missing.answers.clear()
+            assert service.makes("tiny", "2")
+            missing.versions |= {"tiny/2"}
+            missing.gaps = [gap(ladder=True, version="2")]
+            await until(lambda: missing.looks >= 2)
+            assert service.makes("tiny", "2")
+            missing.answers.set()
+            await until(lambda: not service.makes("tiny", "2"))
+            missing.machines |= {"g"}
+            assert service.makes("tiny", "1")
+
+    asyncio.run(run())
+
+
+def test_nothing_may_be_made_yet_where_nothing_is_ever():
+    async def run() -> None:
+        async with serving(Missing(), compile="off") as service:
+            assert not service.makes("tiny", "1")
+
+    asyncio.run(run())
