@@ -1,4 +1,8 @@
-"""The front's half of its compile worker: start it, give it jobs, hear from it, end it."""
+"""The front's half of its compile worker: start it, give it jobs, hear from it, end it.
+
+A worker owes signs of life, and while it has a job it owes places. Only time in which the front was awake counts (see
+`warmpool.watchdog`): after one in which both of them were stopped, nothing is late.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,25 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import time
 from typing import Self
 
 import msgspec
 
 from warmpool.compiling import protocol
-from warmpool.compiling.protocol import FromWorker, Job, Open
+from warmpool.compiling.protocol import Done, FromWorker, Job, Open, Placed
+from warmpool.watchdog import LOOK_S, Cause, Debt, Watchdog
 
 SILENT_S_MAX = 60.0  # thirty times what is between its signs of life: it is as nice as can be on a busy machine
+SETUP_S_MAX = 600.0  # of a job, and of what is done for a place in the store
+WALLS_A_PLACE = 16
+"""How often the limit of one compile a job may take for the next place.
+
+Others are waited for 4 times that; then three places at most are begun for each child at a time before the first is
+filled, each of which takes a compile, a reference and a trial: 13. A few more are for references at other sizes.
+"""
 ENDING_S_MAX = 5.0
+_LIFE, _PLACE = "life", "place"
 
 
 class WorkerEnded(Exception):
@@ -29,10 +43,13 @@ class WorkerProcess:
         process: subprocess.Popen[bytes],
         reader: asyncio.StreamReader,
         streams: tuple[asyncio.ReadTransport, asyncio.WriteTransport],
+        wall_s_max: float,
     ) -> None:
         self.process = process
         self._reader = reader
         self._from, self._to = streams
+        self._watchdog = Watchdog(SILENT_S_MAX)
+        self._place = Debt(_PLACE, Cause.RUN_HUNG, "a place", SETUP_S_MAX + WALLS_A_PLACE * wall_s_max)
 
     @classmethod
     async def start(cls, opening: Open) -> Self:
@@ -46,23 +63,37 @@ class WorkerProcess:
         heard, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
         told, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
         told.write(protocol.line(opening))
-        return cls(process, reader, (heard, told))
+        return cls(process, reader, (heard, told), opening.limits.wall_s_max)
 
     def give(self, job: Job) -> None:
         """Let it do a job. It may be gone, which is heard."""
         self._to.write(protocol.line(job))
+        self._watchdog.lend(self._place, time.monotonic())
 
     async def heard(self) -> FromWorker:
         """The next thing that it says. Raises WorkerEnded."""
+        self._watchdog.lend(Debt(_LIFE, Cause.SILENT, "a sign of life", SILENT_S_MAX), time.monotonic())
         try:
-            line = await asyncio.wait_for(self._reader.readline(), SILENT_S_MAX)
-            if line:
-                return protocol.from_worker(line)
-        except TimeoutError:
-            raise WorkerEnded(f"it gave no sign of life for {SILENT_S_MAX:g} s") from None
+            line = await self._line()
+            if not line:
+                raise WorkerEnded("it died")
+            message = protocol.from_worker(line)
         except (ValueError, msgspec.MsgspecError) as error:
             raise WorkerEnded(f"it said what nobody understands: {error}") from None
-        raise WorkerEnded("it died")
+        self._watchdog.paid(_LIFE, time.monotonic())
+        if isinstance(message, Placed | Done):
+            self._watchdog.paid(_PLACE, time.monotonic())
+        if isinstance(message, Placed):
+            self._watchdog.lend(self._place, time.monotonic())
+        return message
+
+    async def _line(self) -> bytes:
+        """What comes next, b"" at the end. Raises WorkerEnded where something is overdue, and ValueError."""
+        while True:
+            if overdue := self._watchdog.look(time.monotonic()):
+                raise WorkerEnded(overdue.detail)
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self._reader.readline(), LOOK_S)
 
     async def end(self) -> None:
         """End it: first its stdin ends, then it is killed."""

@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,13 @@ def of_worker(opening, talk):
             wait_until(lambda: not any(map(alive, started)))
 
     return asyncio.run(run())
+
+
+def heard_from(reader, wall_s_max=1.0):
+    """A worker of which there is no more than what it says."""
+    to: Any = SimpleNamespace(write=lambda _: None)
+    nothing: Any = None
+    return WorkerProcess(nothing, reader, (nothing, to), wall_s_max)
 
 
 async def until_done(worker):
@@ -128,8 +138,63 @@ def test_a_worker_that_is_stopped_is_noticed(opening, monkeypatch):
             await worker.heard()
 
     monkeypatch.setattr(front, "ENDING_S_MAX", 1.0)
-    with pytest.raises(WorkerEnded, match=r"^it gave no sign of life for 3 s$"):
+    with pytest.raises(WorkerEnded, match=r"^a sign of life took longer than 3 s$"):
         of_worker(opening, talk)
+
+
+def test_after_a_time_in_which_the_front_was_stopped_nothing_is_late(monkeypatch):
+    monkeypatch.setattr(front, "SILENT_S_MAX", 2.0)
+
+    async def talk():
+        reader = asyncio.StreamReader()
+        sink, source = os.pipe()
+
+        def stand_still():
+            time.sleep(3.0)
+            os.write(source, protocol.line(Alive()))
+
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(sink, "rb"))
+        loop.call_soon(stand_still)
+        found = await heard_from(reader).heard()
+        transport.close()
+        os.close(source)
+        return found
+
+    assert asyncio.run(talk()) == Alive()
+
+
+def test_a_job_that_makes_nothing_for_too_long_is_noticed_though_its_worker_is_alive(monkeypatch, toy):
+    now_s = 0.0
+    monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: now_s))
+    limit_s = front.SETUP_S_MAX + front.WALLS_A_PLACE * 7.0
+
+    async def talk():
+        nonlocal now_s
+        reader = asyncio.StreamReader()
+        worker = heard_from(reader, wall_s_max=7.0)
+
+        async def hear(*messages, seconds=1):
+            nonlocal now_s
+            for message in messages * seconds:
+                now_s += 1.0
+                reader.feed_data(protocol.line(message))
+                assert await worker.heard() == message
+
+        await hear(Alive(), seconds=2 * int(limit_s))  # it has no job
+        worker.give(job(toy))
+        await hear(Alive(), seconds=int(limit_s) - 10)
+        await hear(Placed(job=7, place=PLACE, seconds=0.5, failure=""))
+        await hear(Alive(), seconds=int(limit_s) - 10)
+        await hear(Done(job=7, failure=""))
+        await hear(Alive(), seconds=2 * int(limit_s))
+        worker.give(job(toy))
+        begun_s = now_s
+        with pytest.raises(WorkerEnded, match=rf"^a place took longer than {limit_s:g} s$"):
+            await hear(Alive(), seconds=2 * int(limit_s))
+        return now_s - begun_s
+
+    assert asyncio.run(talk()) == pytest.approx(limit_s, abs=3.0)
 
 
 def test_it_ends_when_nobody_tells_it_anything():
@@ -156,7 +221,7 @@ def test_what_is_no_message_is_as_good_as_the_end(text, monkeypatch):
         reader.feed_data(text)
         reader.feed_eof()
         with pytest.raises(WorkerEnded, match=r"^it said what nobody understands"):
-            await WorkerProcess(None, reader, (None, None)).heard()  # type: ignore[arg-type]
+            await heard_from(reader).heard()
 
     asyncio.run(talk())
 
