@@ -80,6 +80,7 @@ class CompileService:
         self._calls = calls
         self._told = told
         self._worker: WorkerProcess | None = None
+        self._ends = 0  # of workers, since something was made last
         self._seen: frozenset[str] = frozenset()  # what the last look that was answered was about
         self._news = asyncio.Event()
         self._due = asyncio.Event()
@@ -177,15 +178,14 @@ class CompileService:
     # Working
 
     async def _work_for_ever(self) -> None:
-        ends = 0
         while True:
             await self._due.wait()
-            await asyncio.sleep(backoff_s(ends, RESTART_FIRST_S, RESTART_S_MAX))
+            await asyncio.sleep(backoff_s(self._ends, RESTART_FIRST_S, RESTART_S_MAX))
             try:
                 await self._employ()
-                ends = 0
+                self._ends = 0
             except (WorkerEnded, OSError) as error:
-                ends += 1
+                self._ends += 1
                 log.error("compile worker ended; starting another", extra={"reason": str(error)})  # noqa: TRY400
                 self._failed(self._backlog.ended(str(error), _now()), str(error))
                 self._news.set()
@@ -229,6 +229,8 @@ class CompileService:
     def _heard(self, message: FromWorker) -> None:
         match message:
             case Placed():
+                if not message.failure:
+                    self._ends = 0
                 gap = self._backlog.placed(message, _now())
                 if gap and message.failure:
                     self._failed([gap], message.failure)

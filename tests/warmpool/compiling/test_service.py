@@ -12,7 +12,7 @@ import pytest
 from tests.warmpool.compiling.made_up import as_found, gap
 from warmpool.compiling import service as service_module
 from warmpool.compiling.process import WorkerEnded
-from warmpool.compiling.protocol import FromWorker, Job, Open
+from warmpool.compiling.protocol import FromWorker, Job, Open, Placed
 from warmpool.compiling.service import CompileService, Told
 from warmpool.settings import Settings
 from warmpool.store_calls import StoreCalls
@@ -142,3 +142,37 @@ def test_nothing_may_be_made_yet_where_nothing_is_ever():
             assert not service.makes("tiny", "1")
 
     asyncio.run(run())
+
+
+def test_ends_of_workers_are_forgotten_once_something_was_made(started, monkeypatch):
+    """Whatever there is to do all the time, another worker comes soon."""
+    ends: list[int] = []
+
+    def soon(tries: int, first_s: float, _: float) -> float:
+        if first_s == service_module.RESTART_FIRST_S:
+            ends.append(tries)
+        return 0.0 if first_s == service_module.RESTART_FIRST_S else first_s
+
+    monkeypatch.setattr(service_module, "backoff_s", soon)
+
+    async def run() -> None:
+        missing = Missing()
+        missing.gaps = [gap(seq=seq) for seq in (1, 2, 4, 8, 16, 32)]
+        missing.answers.set()
+
+        async def job_of(number: int) -> tuple[Worker, Job]:
+            await until(lambda: len(started) == number and started[-1].jobs)
+            return started[-1], started[-1].jobs[-1]
+
+        def placed(job: Job, failure: str) -> Placed:
+            return Placed(job=job.number, place=job.places[0], seconds=1.0, failure=failure)
+
+        async with serving(missing):
+            for number, fails in ((1, True), (2, True), (3, False)):
+                worker, job = await job_of(number)
+                worker.says.put_nowait(placed(job, "no" if fails else ""))
+                worker.says.put_nowait(WorkerEnded("it died"))
+            await job_of(4)
+
+    asyncio.run(run())
+    assert ends == [0, 1, 2, 1]
