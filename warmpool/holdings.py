@@ -119,8 +119,14 @@ class Holdings:
         return max((loadable.candidate.bucket[method.batch] for loadable in covering), default=0)
 
     def may_cover(self, method: ServedMethod, need: Sizes) -> bool:
-        """Whether it has, or may come to have, an executable that covers the need."""
-        return self.load_plan is None or any(True for _ in self.covering(method, need))
+        """Whether it has, or may come to have, an executable that covers the need.
+
+        It may, too, as long as its version was not planned: a new process is planned what is stable first.
+        """
+        plan = self.load_plan
+        if plan is None or f"{method.model}/{method.version}" not in {*plan.weights, *plan.missing}:
+            return True
+        return any(True for _ in self.covering(method, need))
 
     # What is to be
 

@@ -245,6 +245,7 @@ class Instance:
             self._starts.died(lane)
             self.settled.set()
             self._start_cpu_lane()
+            self.versions.moved()
         self.batcher.failed(batch, out_of_memory=out_of_memory)
 
     # How it comes up

@@ -128,7 +128,9 @@ class VersionFollowing:
         self._news.set()
 
     def moved(self) -> None:
-        """Lanes have more or less than before."""
+        """Lanes have more or less than before; a new process is to be told soon of what is not stable."""
+        if any(self._unplanned(lane) and lane.name not in self._under_way for lane in self._lanes):
+            self._news.set()
         if self._dataplane.catalog.others and self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(SETTLE_S, self.settle)
 
@@ -217,8 +219,13 @@ class VersionFollowing:
         """The versions that a lane is to be asked to load now."""
         if (plan := lane.held.load_plan) is None:
             return set()
-        lacking = self._dataplane.catalog.versions.keys() - plan.weights.keys()
-        return {key for key in lacking if key not in plan.missing or self._begins(f"{lane.name} {key}")}
+        missing = (self._dataplane.catalog.versions.keys() & plan.missing.keys()) - plan.weights.keys()
+        return self._unplanned(lane) | {key for key in missing if self._begins(f"{lane.name} {key}")}
+
+    def _unplanned(self, lane: LaneProxy) -> set[str]:
+        """The versions that a lane has not been told of."""
+        plan = lane.held.load_plan
+        return self._dataplane.catalog.versions.keys() - {*plan.weights, *plan.missing} if plan else set()
 
     async def _extend(self, lane: LaneProxy, lacking: set[str]) -> None:
         self._under_way.add(lane.name)

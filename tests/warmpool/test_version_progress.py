@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.warmpool.served import doubling
 from warmpool import messages
 from warmpool.catalog import ServedMethod, ServedModel
@@ -172,3 +174,19 @@ def test_a_version_is_left_behind_where_there_is_none_or_another_object_of_its_k
     again.methods = {"double": doubling(), "other": OTHER}
     assert left_behind(held, {"m/1": again, "m/9": V1}) == ["m/1"]  # type: ignore[dict-item]
     assert left_behind(Holdings(), {}) == []
+
+
+def test_what_a_new_process_was_not_planned_yet_may_come_and_what_it_cannot_have_may_not() -> None:
+    held = Holdings()
+    other = replace(DOUBLE, model="m", version="2")
+    own = replace(DOUBLE, model="m")
+    assert held.may_cover(other, {"batch": 1})
+    held.begin(plan("m/1", 0, (own, 1, True)))
+    assert [held.may_cover(own, {"batch": rows}) for rows in (1, 2)] == [True, False]
+    assert held.may_cover(other, {"batch": 1})
+    assert held.load_plan is not None
+    held.load_plan.missing["m/2"] = "it was not published"
+    assert not held.may_cover(other, {"batch": 1})
+    del held.load_plan.missing["m/2"]
+    held.extend(plan("m/2", 1, (other, 1, True)))
+    assert [held.may_cover(other, {"batch": rows}) for rows in (1, 2)] == [True, False]

@@ -23,6 +23,7 @@ from warmpool.batcher import Batcher
 from warmpool.catalog import Catalog, ServedModel, read_version
 from warmpool.dataplane import DataPlane
 from warmpool.errors import NotFound, NotWarm
+from warmpool.instance import Instance
 from warmpool.manifest import Serving
 from warmpool.scheduling.cost_model import CostModel
 from warmpool.selection import Candidate
@@ -48,9 +49,10 @@ class World:
         self.busy: set[Any] = set()
         self.parted: list[str] = []
         self.taken: list[str] = []
+        self.planned: list[set[str]] = []
         self.refuses: dict[str, str] = {}
         self.hold: dict[str, threading.Event] = {}
-        lane = SimpleNamespace(
+        self.lane = lane = SimpleNamespace(
             name="primary",
             methods=self.busy,
             part_with=self.parted.append,
@@ -73,7 +75,8 @@ class World:
 
     def part_with(self, model: ServedModel) -> None: ...
 
-    async def look(self, *_: Any) -> None: ...
+    async def look(self, _: Any, only: set[str]) -> None:
+        self.planned.append(only)
 
     # What the test sees
 
@@ -217,6 +220,52 @@ def test_a_version_that_is_retired_goes_once_nothing_of_it_runs(told: Tell) -> N
         assert world.dataplane.catalog.retiring == set()
 
     told(story)
+
+
+@pytest.fixture
+def rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tell:
+    """Runs a story with a world whose following looks at a bucket, and hardly ever by itself; nobody has looked yet."""
+    monkeypatch.setattr(version_following, "LOOK_FAR_S", 3600.0)
+    monkeypatch.setattr(version_following, "LOOK_S_MIN", 0.001)
+
+    def tell(story: Callable[[World], Awaitable[None]]) -> None:
+        async def told_while_it_follows() -> None:
+            world = World(tmp_path)
+            world.far = True
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(world.following.run())
+                await story(world)
+                task.cancel()
+
+        asyncio.run(told_while_it_follows())
+
+    return tell
+
+
+def test_a_new_process_is_told_of_what_is_not_stable_without_waiting_for_the_next_look(rarely: Tell) -> None:
+    async def story(world: World) -> None:
+        serve(world.store, "1", "toy", canary="2")
+        await world.until(lambda: "toy/2" in world.dataplane.catalog.others and world.following.looks == 2)
+        assert world.planned == []
+        world.lane.held.load_plan = SimpleNamespace(weights={"toy/1": None}, missing={})
+        world.following.moved()
+        await world.until(lambda: world.planned == [{"toy/2"}])
+
+    rarely(story)
+
+
+def test_when_a_lane_dies_it_is_decided_anew_who_gets_requests() -> None:
+    told: list[str] = []
+    instance = SimpleNamespace(
+        rollouts=None,
+        settled=asyncio.Event(),
+        versions=SimpleNamespace(moved=lambda: told.append("versions")),
+        batcher=SimpleNamespace(failed=lambda *_, **__: told.append("batcher")),
+        _starts=SimpleNamespace(died=lambda _: None),
+        _start_cpu_lane=lambda: None,
+    )
+    Instance.failed(cast("Any", instance), cast("Any", SimpleNamespace(state="down", name="primary")), None, "it died")
+    assert told == ["versions", "batcher"]
 
 
 def test_the_stable_version_serves_on_whatever_is_named_in_its_place(told: Tell) -> None:
