@@ -16,6 +16,7 @@ No clock, no I/O: whoever calls says what time it is, and when the lane will be 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from math import inf
 
 from warmpool.scheduling.cost_grid import Costs
@@ -49,8 +50,7 @@ class LaneScheduler[I: Item]:
 
     def __init__(self, costs: Costs, shares: FairShare | None = None, policy: Policy | None = None) -> None:
         self.ready_s = 0.0
-        self.rows = 0
-        self.full = 0
+        self.rows = self.full = 0
         self.grids = Grids(costs)
         self._shares = shares or FairShare()
         self.policy = policy or Policy()
@@ -64,9 +64,6 @@ class LaneScheduler[I: Item]:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, item: I) -> bool:
-        return item in self._entries
 
     def items(self) -> list[I]:
         """All that waits."""
@@ -93,17 +90,12 @@ class LaneScheduler[I: Item]:
             free_s: When the lane can run something, at the latest.
         """
         self._follow_costs()
-        start_s = max(now_s, free_s)
-        all_in = False
-        try:
+        with ExitStack() as undone:
             for item in items:
-                if refusal := self._promise(item, now_s, start_s):
+                undone.callback(self.remove, item)
+                if refusal := self._promise(item, now_s, max(now_s, free_s)):
                     return refusal
-            all_in = True
-        finally:
-            if not all_in:
-                for item in items:
-                    self.remove(item)
+            undone.pop_all()
         return None
 
     def force(self, item: I) -> bool:
@@ -115,8 +107,7 @@ class LaneScheduler[I: Item]:
 
     def remove(self, item: I) -> None:
         """Forget an item that nobody waits for any more; one that is not here is no error."""
-        entry = self._entries.pop(item, None)
-        if entry is not None:
+        if (entry := self._entries.get(item)) is not None:
             self._left(entry)
             self._plan.without(entry)
 
@@ -145,7 +136,6 @@ class LaneScheduler[I: Item]:
             return None
         self._plan.take(group)
         for entry in group.entries:
-            del self._entries[entry.item]
             self._left(entry)
         self.grids.ran_s[group.method][group.candidate] = now_s
         self._partitioned = False
@@ -237,12 +227,12 @@ class LaneScheduler[I: Item]:
         self.full += entry.full
 
     def _left(self, entry: Entry[I]) -> None:
+        del self._entries[entry.item]
         self.rows -= entry.rows
         self.full -= entry.full
 
     def _add(self, entry: Entry[I], group: Planned[I] | None = None) -> None:
-        item = entry.item
-        method = item.method
+        item, method = entry.item, entry.item.method
         if method.model not in self._plan.models:
             self._shares.joins(method.model)
         self._enter(entry)

@@ -314,6 +314,22 @@ def test_another_try_on_request_that_succeeds_ends_the_failure(publisher: Makes)
     assert one.store.names("failures") == []
 
 
+def test_a_claim_is_given_up_whatever_goes_wrong_when_it_is_settled(
+    publisher: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(*_: object) -> None:
+        raise ValueError("no such path")
+
+    one = publisher("one", retry_failed=True)
+    failures.record(one.store, Failure.now(key="a", what="a", reason="no", fingerprint=""))
+    assert one.claim("a") is True
+    monkeypatch.setattr(failures, "forget", forget)
+    with pytest.raises(ValueError, match="no such path"):
+        one.claims.settle("a", made=True)
+    assert one.store.names("leases") == []
+    assert not one.claims.holds("a")
+
+
 @pytest.mark.parametrize(
     ("error", "machinery_alive"),
     [

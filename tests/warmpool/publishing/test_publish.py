@@ -469,6 +469,7 @@ def command(publisher: Publisher, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_killed_publish_shows_nothing_and_goes_on_where_it_stopped(empty: Publisher) -> None:
     trials = HeldWorkers(empty.folder / "held", "trial")
     # What a killed process leaves there goes with the folder.

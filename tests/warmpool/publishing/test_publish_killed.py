@@ -1,7 +1,8 @@
 """kill -9 at every step of a publish: the store stays whole, nothing half done is visible, and the next one goes on.
 
-Every step that changes the store is found by counting them once. Then, for each, a publish into a fresh store is killed
-right before it (which is right after the one before), and another one when the new object is written and not in place.
+Every step that changes the store is found by counting them once. Then, for the first and the last of each kind (what is
+done to objects of which folder), a publish into a fresh store is killed right before it (which is right after the one
+before), and another one when the new object is written and not in place.
 """
 
 from __future__ import annotations
@@ -140,6 +141,13 @@ class Whole:
         self.references = target.references
         assert done["summary"]["compiled"] == len(self.executables) == 2 * len(sizes)
 
+    def ends(self) -> list[int]:
+        """The first and the last step of each kind, and behind the last of all."""
+        kinds = [(operation, path.partition("/")[0]) for operation, path in self.steps]
+        last = len(kinds) - 1
+        first_ones = {kinds.index(kind) for kind in kinds}
+        return sorted(first_ones | {last - kinds[::-1].index(kind) for kind in kinds} | {len(kinds)})
+
     def number(self, path: str) -> int:
         """Of the step that writes a path for the last time."""
         return max(number for number, (_, found) in enumerate(self.steps) if found == path)
@@ -187,7 +195,7 @@ def test_killed_right_before_any_step_nothing_half_done_is_visible_and_the_next_
     assert kinds.count("executables") == 6  # two references among them
     assert kinds[-3:] == ["weights", "models", "models"]
     assert "leases" in kinds
-    for number in range(len(whole.steps) + 1):
+    for number in whole.ends():
         store = Killed(before, tmp_path / f"killed-{number}", sizes=(1, 2))
         assert publishers.publish(store.toy, kill=number)["status"] == -signal.SIGKILL, number
         assert_nothing_half_done_is_visible(store, whole, number)
@@ -200,7 +208,7 @@ def test_killed_while_any_object_is_written_nothing_of_it_is_there(publishers, b
         number for number, (operation, _) in enumerate(whole.steps) if operation in {"put", "put_file", "put_if"}
     ]
     assert len(writing) > len(whole.steps) // 2
-    for number in writing:
+    for number in sorted({*writing} & {*whole.ends()}):
         store = Killed(before, tmp_path / f"torn-{number}", sizes=(1,))
         assert publishers.publish(store.toy, kill=number, torn=True)["status"] == -signal.SIGKILL, number
         assert list(store.toy.store.rglob(".unfinished-*")), "it was not killed in the middle"
