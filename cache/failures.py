@@ -64,20 +64,34 @@ def record(store: Store, failure: Failure) -> None:
         store.put(f"{_breaker(failure.program, failure.fingerprint)}/{failure.key}", b"{}\n")
 
 
-def recorded(store: Store, key: str) -> Failure | None:
-    """The failure of a key. One that cannot be read is none: it costs a compile, and is then replaced."""
+def recorded(store: Store, key: str, *, fingerprint: str = "", program: str = "") -> Failure | None:
+    """The failure of a key.
+
+    One that cannot be read, or says that it is of something else, is none: it costs a compile, and is then replaced.
+
+    Args:
+        store: Where records are. Anybody may have written them.
+        key: Of the artifact.
+        fingerprint: Digest of the kind of machine that the key is for, "" where not known.
+        program: Digest of what it is compiled from, "" where not known.
+    """
     path = f"{FOLDER}/{key}"
     try:
-        return coordinated(store.get(path, bytes_max=READ_BYTES_MAX), Failure)
+        failure = coordinated(store.get(path, bytes_max=READ_BYTES_MAX), Failure)
     except NotStored:
         return None
     except msgspec.MsgspecError as error:
         log.warning("%s cannot be read, it is ignored: %s", path, error)
         return None
+    alike = failure.fingerprint in {"", fingerprint} or not fingerprint, failure.program in {"", program} or not program
+    if failure.key != key or not all(alike):
+        log.warning("%s says that it is of something else, it is ignored", path)
+        return None
+    return failure
 
 
 def forget(store: Store, failure: Failure) -> None:
-    """Let the next one try it; for its program it does not count any more."""
+    """Let the next one try it; for its program it does not count any more. `failure`: one of this process."""
     store.delete(f"{FOLDER}/{failure.key}")
     if failure.program:
         store.delete(f"{_breaker(failure.program, failure.fingerprint)}/{failure.key}")

@@ -64,12 +64,12 @@ class Turn:
     """
 
     def __init__(
-        self, store: Store, failure: Callable[[str], Failure], lease: Lease | None, earlier: Failure | None
+        self, store: Store, failure: Callable[[str], Failure], lease: Lease | None, *, failed_before: bool
     ) -> None:
         self.lease = lease
         self._store = store
         self._failure = failure
-        self._earlier = earlier
+        self._failed_before = failed_before
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -90,9 +90,9 @@ class Turn:
         return failure
 
     def succeeded(self) -> None:
-        """Forget that it failed before, if it did."""
-        if earlier := self._earlier:
-            self._try(lambda: failures.forget(self._store, earlier))
+        """Forget that it failed before, if it did. What that is called we say, and not the record."""
+        if self._failed_before:
+            self._try(lambda: failures.forget(self._store, self._failure("")))
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
@@ -151,7 +151,7 @@ class Flight[T]:
             return self._failed() or self._broken() or self._turn()
         except StoreUnavailable as error:
             log.warning("%s: others cannot be asked, it is made here whatever they do: %s", self._what, error)
-            return Turn(self._store, self._failure, None, self._ignored)
+            return Turn(self._store, self._failure, None, failed_before=self._ignored is not None)
 
     def _turn(self) -> Found[T] | Failure | Turn | None:
         taken = self._contender.acquire()
@@ -164,11 +164,11 @@ class Flight[T]:
             if failure := self._failed():
                 return failure
             stack.pop_all()
-        return Turn(self._store, self._failure, taken, self._ignored)
+        return Turn(self._store, self._failure, taken, failed_before=self._ignored is not None)
 
     def _failed(self) -> Failure | None:
         """The recorded failure, if it counts: one that others record after we asked for another try does."""
-        failure = failures.recorded(self._store, self._key)
+        failure = self._recorded(self._key)
         if not self._looked:
             self._looked = True
             self._ignored = failure if self._terms.retry_failed else None
@@ -179,9 +179,12 @@ class Flight[T]:
         failed = failures.failed_of(self._store, self._program, self._fingerprint) if self._program else []
         if len(failed) < failures.FAILED_MAX or self._key in failed:
             return None
-        known = next(filter(None, (failures.recorded(self._store, key) for key in failed)), None)
+        known = next(filter(None, map(self._recorded, failed)), None)
         example = f"; one of them: {known.reason}" if known else ""
         return self._failure(f"it was not tried, since {len(failed)} others of its program failed{example}")
+
+    def _recorded(self, key: str) -> Failure | None:
+        return failures.recorded(self._store, key, fingerprint=self._fingerprint, program=self._program)
 
     def _failure(self, reason: str) -> Failure:
         return Failure.now(

@@ -182,9 +182,7 @@ def test_a_failure_that_is_forgotten_counts_no_more_and_a_reset_forgets_all_of_t
     assert not is_tried(store, program="a0")
 
 
-def test_who_tries_again_and_succeeds_takes_it_off_the_count(store):
-    fail_others(store, FAILED_MAX)
-    key = "other-1"
+def try_again(store, key):
     terms = Terms(retry_failed=True)
     flight: Flight[bytes] = Flight(
         store, key, lambda: None, what="the toy", fingerprint="f00", program=PROGRAM, terms=terms
@@ -193,6 +191,12 @@ def test_who_tries_again_and_succeeds_takes_it_off_the_count(store):
     assert isinstance(turn, Turn)
     with turn:
         turn.succeeded()
+
+
+def test_who_tries_again_and_succeeds_takes_it_off_the_count(store):
+    fail_others(store, FAILED_MAX)
+    key = "other-1"
+    try_again(store, key)
     assert key not in failures.failed_of(store, PROGRAM, "f00")
     assert failures.recorded(store, key) is None
 
@@ -327,6 +331,29 @@ def test_a_record_that_cannot_be_read_is_told_and_stops_nobody(store, caplog, da
     store.put(FAILURE, data)
     assert Want(store).fetch() == b"made"
     assert f"{FAILURE} cannot be read, it is ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "of", [{"key": "other-0"}, {"key": "../../up"}, {"key": ""}, {"fingerprint": "f01"}, {"program": "a0/../x"}]
+)
+def test_a_record_that_says_that_it_is_of_something_else_counts_for_nothing_and_names_nothing(store, caplog, of):
+    fail_others(store, 1)
+    before = {entry.path for entry in store.entries("")}
+    said = {"key": KEY, "fingerprint": "f00", "program": PROGRAM, **of}
+    store.put(FAILURE, msgspec.json.encode(Failure.now(what="it", reason="no", **said)))
+    assert is_tried(store)
+    assert f"{FAILURE} says that it is of something else, it is ignored" in caplog.text
+    try_again(store, KEY)
+    assert {entry.path for entry in store.entries("")} == before | {FAILURE}
+
+
+def test_a_record_that_does_not_say_what_it_is_of_counts_and_a_success_takes_it_off_the_count(store):
+    fail_others(store, FAILED_MAX)
+    key = "other-1"
+    store.put(f"failures/{key}", msgspec.json.encode(Failure.now(key=key, what="it", reason="no", fingerprint="")))
+    assert not is_tried(store, key=key)
+    try_again(store, key)
+    assert failures.failed_of(store, PROGRAM, "f00") == ["other-0", "other-2"]
 
 
 def test_where_others_cannot_be_asked_one_goes_on_alone_and_says_so(store, caplog):

@@ -139,9 +139,9 @@ class Claims:
     def settle(self, key: str, *, made: bool = False) -> None:
         """Give up a claim: it is stored, or somebody else may try."""
         turn, stack = self._turns.pop(key)
-        if made:
-            turn.succeeded()
-        stack.close()
+        with stack:
+            if made:
+                turn.succeeded()
         self._news_s = time.monotonic()
 
     def wait(self) -> None:
