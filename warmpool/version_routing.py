@@ -4,15 +4,17 @@
 2. While there is a canary, who sends a key (and the rollout asks for that) is kept to one version by it: a hash puts
    each key somewhere in [0, 1), and those below the share get the canary. A larger share takes callers along and sends
    none back; another canary has other callers first.
-3. All others are counted, and the share of them holds as exactly as whole requests can: of any N in a row the canary
-   gets N times the share, give or take less than one. So requests are spread as the lines of J. Bresenham are
-   ("Algorithm for computer control of a digital plotter", 1965).
+3. All others are counted, and a request gets the canary if its count, times the golden ratio, has a fraction below the
+   share. That has no period with which traffic could keep step: of callers that alternate, each gets its part of the
+   share. And it holds closely: of any N in a row the canary gets N times the share, give or take 3 + 3.6 ln N at most
+   (L. Kuipers and H. Niederreiter, "Uniform Distribution of Sequences", 1974, chapter 2, theorem 3.4), and less than 4
+   for N up to 300, as far as was tried. The product is taken modulo 2^64, as in D. Knuth's multiplicative hashing ("The
+   Art of Computer Programming", volume 3, section 6.4).
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -24,6 +26,7 @@ STICKY_HEADER = "warmpool-sticky-key"
 STICKY_PARAMETER = "sticky_key"
 KEY_CHARACTERS_MAX = 256
 VERSION_CHARACTERS_MAX = 256
+GOLDEN = 0x9E3779B97F4A7C15  # the fraction of the golden ratio, times 2^64; odd
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +102,25 @@ class Routing:
         if serving.sticky and wish.sticky_key:
             chosen = position(serving.canary, wish.sticky_key) < serving.share
         else:
-            before = math.floor(self._counted * serving.share)
             self._counted += 1
-            chosen = math.floor(self._counted * serving.share) > before
+            chosen = place_of_turn(self._counted) < serving.share
         return serving.canary if chosen else serving.stable
 
 
 def position(canary: str, key: str) -> float:
     """Where in [0, 1) a key lies for a canary: the same on every instance, and evenly spread over all keys."""
     digest = hashlib.blake2b(f"{canary}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
-    return (int.from_bytes(digest, "big") >> 11) / 2.0**53
+    return _fraction(int.from_bytes(digest, "big"))
+
+
+def place_of_turn(count: int) -> float:
+    """Where in [0, 1) the request of a count lies: those in a row are spread evenly, without a period."""
+    return _fraction(count * GOLDEN % 2**64)
+
+
+def _fraction(number: int) -> float:
+    """Of 2^64, exactly enough that it stays below 1."""
+    return (number >> 11) / 2.0**53
 
 
 def _bounded(field: str, text: object, characters_max: int) -> str:

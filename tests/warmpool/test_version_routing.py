@@ -35,15 +35,23 @@ def test_without_a_canary_everybody_gets_stable():
     st.integers(0, 100_000),
     st.integers(1, 300),
 )
-def test_of_any_requests_in_a_row_the_canary_gets_its_share_give_or_take_less_than_one(share, before, requests):
+def test_of_any_requests_in_a_row_the_canary_gets_its_share_give_or_take_less_than_four(share, before, requests):
     made = routing(canary="b", share=share)
     made._counted = before
     found = counted(made, requests).count("b")
-    assert abs(found - requests * share) < 1 + 1e-6
+    assert abs(found - requests * share) < 4
 
 
-def test_a_share_of_a_half_alternates():
-    assert counted(routing(canary="b", share=0.5), 6) == ["a", "b"] * 3
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.25, 0.5])
+@pytest.mark.parametrize("kinds", [2, 3, 4, 5, 8, 10, 20])
+def test_traffic_that_comes_in_turns_gives_the_canary_its_share_of_each_kind(share, kinds):
+    chosen = counted(routing(canary="b", share=share), 1000 * kinds)
+    for kind in range(kinds):
+        assert chosen[kind::kinds].count("b") == pytest.approx(1000 * share, abs=10)
+
+
+def test_a_share_of_a_half_does_not_alternate():
+    assert counted(routing(canary="b", share=0.5), 6) == ["a", "b", "a", "b", "b", "a"]
 
 
 def test_a_share_of_nothing_and_of_all_are_exact():
@@ -53,10 +61,10 @@ def test_a_share_of_nothing_and_of_all_are_exact():
 
 def test_the_count_goes_on_while_nothing_changes_and_begins_anew_when_the_share_does():
     made = routing(canary="b", share=0.25)
-    assert counted(made, 3) == ["a"] * 3
+    assert counted(made, 4) == ["a", "b", "a", "a"]
     made.follow(Serving(stable="a", canary="b", share=0.25, mirror=0.5, reason="more is mirrored"))
     assert counted(made, 1) == ["b"]
-    counted(made, 3)
+    counted(made, 5)
     made.follow(Serving(stable="a", canary="b", share=0.5))
     assert counted(made, 2) == ["a", "b"]
 

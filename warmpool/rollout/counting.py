@@ -20,6 +20,7 @@ from warmpool.rollout.mirror import Mirror, Mirrored
 from warmpool.rollout.record import record_path
 from warmpool.rollout.tally import Counts, Tally
 from warmpool.tensors import Tensor
+from warmpool.version_routing import place_of_turn
 
 COMPARED_MIN = 20  # where requests are mirrored
 
@@ -46,6 +47,7 @@ class Watched:
         refused_s: Since when the canary is refused, None if it is not.
         waits: What its promotion waits for, beside the judge.
         deciding: Whether something was decided, and is being done.
+        offered: How many requests might have been mirrored.
     """
 
     serving: Serving
@@ -56,6 +58,7 @@ class Watched:
     refused_s: float | None = None
     waits: str = ""
     deciding: bool = False
+    offered: int = 0
 
     @classmethod
     def of(cls, name: str, serving: Serving) -> Watched:
@@ -120,8 +123,9 @@ class Counting:
             return
         watched.tally.of(method.version).request(method.name, took_s * 1e6, failed=answer is None)
         if answer is not None and method.version == watched.serving.stable:
-            to = partial(self._mirrored, watched, method, inputs, answer)
-            self.mirror.offer(watched.serving.mirror, answer, inputs, to)
+            watched.offered += 1
+            if place_of_turn(watched.offered) < watched.serving.mirror:
+                self.mirror.offer(answer, inputs, partial(self._mirrored, watched, method, inputs, answer))
 
     def batch_ran(self, batch: Batch, lane: Lane) -> None:
         """A batch ran."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from warmpool.urgency import PRIORITY_MIN
 log = logging.getLogger(__name__)
 
 WAITING_MAX = 16
-BYTES_MAX = 8 << 20  # of the inputs of one request; larger ones are not mirrored
+BYTES_MAX = 8 << 20  # of the inputs and outputs of one request; larger ones are not mirrored
 TIMEOUT_S = 10.0
 
 
@@ -39,22 +38,17 @@ class Mirrored:
 
 
 class Mirror:
-    """Of one instance. Of the requests it is offered for a version it takes the share that is asked for."""
+    """Of one instance."""
 
     def __init__(self, dataplane: DataPlane) -> None:
         self._dataplane = dataplane
         self._waiting: asyncio.Queue[Mirrored] = asyncio.Queue(WAITING_MAX)
-        self._offered = 0
 
-    def offer(
-        self, share: float, answer: Answer, inputs: Mapping[str, Tensor], to: Callable[[], Mirrored | None]
-    ) -> None:
-        """A request was answered: mirror it, if it is its turn, it is not too large, and not too many wait."""
-        before = math.floor(self._offered * share)
-        self._offered += 1
-        due = math.floor(self._offered * share) > before
-        small = sum(len(tensor.data) for tensor in inputs.values()) <= BYTES_MAX
-        if due and small and answer.rows and not self._waiting.full() and (mirrored := to()):
+    def offer(self, answer: Answer, inputs: Mapping[str, Tensor], to: Callable[[], Mirrored | None]) -> None:
+        """It is the turn of a request that was answered: mirror it, if it is not too large, and not too many wait."""
+        given_bytes = sum(len(tensor.data) for tensor in inputs.values())
+        small = given_bytes + sum(array.nbytes for array in answer.outputs.values()) <= BYTES_MAX
+        if small and answer.rows and not self._waiting.full() and (mirrored := to()):
             self._waiting.put_nowait(mirrored)
 
     async def run(self) -> None:
@@ -65,10 +59,13 @@ class Mirror:
                 answer = await self._dataplane.repeat(
                     mirrored.method, mirrored.inputs, list(mirrored.outputs), TIMEOUT_S, PRIORITY_MIN
                 )
+                found = await asyncio.to_thread(compared, mirrored.rule, mirrored.outputs, answer.outputs)
             except (RetryLater, Abandoned):  # there is too much else to do, which says nothing of the version
                 continue
-            except WarmpoolError as error:
-                log.warning("mirrored request failed", extra={"model": mirrored.method.model, "reason": str(error)})
-                mirrored.told(Compared(differing=True))
-            else:
-                mirrored.told(compared(mirrored.rule, mirrored.outputs, answer.outputs))
+            except Exception as error:  # of a mistake of ours, or the version's, the instance goes on all the same
+                known = isinstance(error, WarmpoolError)
+                reason = str(error) if known else f"{type(error).__name__}: {error}"
+                extra = {"model": mirrored.method.model, "reason": reason}
+                log.warning("mirrored request failed", extra=extra, exc_info=not known)
+                found = Compared(differing=True)
+            mirrored.told(found)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -99,8 +101,30 @@ def test_an_answer_is_a_request_with_its_time_and_only_stable_s_is_mirrored(with
             scene.counting.answered(method, INPUTS, answer, None, 0.01)
             counts = scene.counts(method.version)
             assert (counts.requests, counts.errors, counts.request_times["double"].total) == (1, 0, 1)
-        ((share, answer, inputs, _),) = offered
-        assert (share, answer.method, inputs) == (1.0, STABLE, INPUTS)
+        ((answer, inputs, _),) = offered
+        assert (answer.method, inputs) == (STABLE, INPUTS)
+
+    within(act)
+
+
+def test_of_each_model_the_share_that_is_asked_for_is_mirrored_whatever_comes_in_turns(within: Any) -> None:
+    """Four models take turns, and each gives its two methods turns."""
+
+    def act(scene: Scene) -> None:
+        offered: Counter[tuple[str, int]] = Counter()
+        models = [f"model {number}" for number in range(4)]
+        for name in models:
+            serving = msgspec.structs.replace(SERVING, mirror=0.25)
+            scene.counting.watched[name] = Watched.of(name, serving)
+        for place in range(400):
+            for name in models:
+                method = doubling(model=name)
+                heard = (name, place % 2)
+                scene.counting.mirror.offer = lambda *_, heard=heard: offered.update([heard])  # type: ignore[method-assign]
+                answer = Answer(method, {"y": np.array([2], np.int32)}, [], 1, 0)
+                scene.counting.answered(method, INPUTS, answer, None, 0.01)
+        assert len(offered) == 8
+        assert all(abs(count - 50) <= 3 for count in offered.values())
 
     within(act)
 
