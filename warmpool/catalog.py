@@ -76,17 +76,24 @@ class Catalog:
         others: By key, further versions that lanes are to hold.
         retiring: By key, those of them that no request gets any more, and of which something waits or runs.
         problems: By name, what is wrong with a model that cannot be served.
+        named: By name, the version that the store says is stable, which may be loaded later, or never.
     """
 
     models: dict[str, ServedModel] = field(default_factory=dict)
     others: dict[str, ServedModel] = field(default_factory=dict)
     retiring: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
 
     @property
     def versions(self) -> dict[str, ServedModel]:
         """All that lanes are to hold, by key."""
         return {model.key: model for model in (*self.models.values(), *self.others.values())}
+
+    def stable(self, name: str) -> str:
+        """The version of a model that gets what names none, or is to while there is none; "" where nobody knows."""
+        current = self.models.get(name)
+        return current.manifest.version if current else self.named.get(name, "")
 
     @property
     def arena_bytes(self) -> int:

@@ -106,7 +106,9 @@ class DataPlane:
         """
         found = self._versions(name)
         if version is None:
-            return next(iter(found.values()))
+            version = self.catalog.stable(name)
+            if version not in found:  # others are: none of them is to get what is meant for it
+                raise NotWarm(f"the stable version of model {name!r} is not here yet; see /v1/status")
         if version not in found:
             served = ", ".join(sorted(found))
             raise NotFound(f"version {version[:64]!r} of {name!r} is not served; served: {served}")
@@ -131,16 +133,15 @@ class DataPlane:
             NotFound, NotWarm: As `method`.
         """
         name = path.partition(":")[0]
-        found = self._versions(name)
-        stable, warm = next(iter(found)), self.warm.get(name, frozenset())
+        found, warm = self._versions(name), self.warm.get(name, frozenset())
         if wish.version:
             pinned = self.model(name, wish.version)
-            if wish.version not in warm and wish.version != stable:
+            if wish.version not in warm and wish.version != self.catalog.stable(name):
                 raise NotWarm(f"version {wish.version[:64]!r} of {name!r} is not fully warm yet; see /v1/status")
             return _method(pinned, path)
-        routing = self.routing.get(name)
+        stable, routing = self.model(name), self.routing.get(name)
         if routing is None or len(found) == 1:
-            return _method(found[stable], path)
+            return _method(stable, path)
         having = {version for version in warm if found[version].method(_named(path))}
         return _method(found[routing.choose(wish, having)], path)
 
@@ -163,12 +164,11 @@ class DataPlane:
             self.traffic.forget(method)
 
     def _versions(self, name: str) -> dict[str, ServedModel]:
-        """The versions of a model, the stable one first. Raises as `model`."""
-        stable = self.catalog.models.get(name)
-        hidden = self.catalog.retiring
+        """The versions of a model. Raises as `model`."""
+        current, hidden = self.catalog.models.get(name), self.catalog.retiring
         others = [one for one in self.catalog.others.values() if one.manifest.model == name and one.key not in hidden]
-        if stable is not None or (others and name not in self.catalog.problems):
-            return {model.manifest.version: model for model in (*([stable] if stable else ()), *others)}
+        if current is not None or (others and name not in self.catalog.problems):
+            return {model.manifest.version: model for model in (*([current] if current else ()), *others)}
         if self.catalog is self._unread:
             raise NotWarm("the instance is starting")
         if name in self.catalog.problems:

@@ -167,6 +167,7 @@ class VersionFollowing:
                 catalog.problems[name] = found
             return
         found = self.overrule(name, found)
+        catalog.named[name] = found.stable
         if self.serving.get(name) != found:
             log.info("what is served", extra={"model": name} | msgspec.structs.asdict(found))
             self.serving[name] = found

@@ -5,11 +5,16 @@ import asyncio
 import numpy as np
 import pytest
 
+from cache.local_store import LocalStore
 from tests.warmpool.fake_lane import World, manual_clock, rest
 from tests.warmpool.served import doubling, method, tensor
+from tests.warmpool.stored_version import put
+from warmpool.batcher import Batcher
+from warmpool.catalog import Catalog, read_version
 from warmpool.dataplane import DataPlane
 from warmpool.errors import NotWarm, Overloaded, TooLarge
 from warmpool.tensors import Tensor
+from warmpool.version_routing import NOTHING_WISHED, Wish
 
 DOUBLE = doubling()
 SHARED = method(
@@ -94,3 +99,22 @@ async def test_no_rows_give_empty_outputs_and_run_nothing():
     assert answer.outputs["y"].shape == (0,)
     assert answer.outputs["y"].dtype == np.int32
     assert answer.served() == {"rows": 0, "parts": 0, "step": "exact"}
+
+
+def test_what_names_no_version_gets_the_one_that_the_store_calls_stable_and_no_other(tmp_path):
+    store = LocalStore(tmp_path)
+    for version in ("1", "2"):
+        put(store, "toy", version)
+    plane = DataPlane(Batcher(10, lambda *_: None))
+    catalog = plane.catalog = Catalog(others={"toy/2": read_version(store, "toy", "2")}, named={"toy": "1"})
+    plane.warm["toy"] = frozenset({"2"})
+    for asked in (plane.model, plane.method, plane.candidates, lambda name: plane.choose(name, NOTHING_WISHED)):
+        with pytest.raises(NotWarm, match="the stable version of model 'toy' is not here yet; see /v1/status"):
+            asked("toy")
+    assert plane.choose("toy", Wish("2")).version == "2"
+    assert [one.version for one in plane.candidates("toy", "2")] == ["2"]
+    catalog.others["toy/1"] = read_version(store, "toy", "1")
+    assert plane.choose("toy", NOTHING_WISHED).version == "1"
+    assert [one.version for one in plane.candidates("toy")] == ["1", "2"]
+    catalog.models["toy"] = catalog.others.pop("toy/2")
+    assert plane.choose("toy", NOTHING_WISHED).version == "2", "until the new one takes over"

@@ -242,6 +242,35 @@ def rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tell:
     return tell
 
 
+def test_while_the_stable_version_is_loaded_again_its_canary_gets_none_of_what_is_meant_for_it(told: Tell) -> None:
+    async def story(world: World) -> None:
+        following, catalog = world.following, world.dataplane.catalog
+        world.warm.add("toy/2")
+        serve(world.store, "1", "toy", canary="2", share=0.5)
+        await world.until(lambda: world.dataplane.warm["toy"] == {"1", "2"})
+        following.unloaded.add("toy")
+        following.settle()
+        assert catalog.versions == {}
+        world.hold["toy/1"] = threading.Event()
+        world.warm.discard("toy/1")
+        following.unloaded.discard("toy")
+        following.changed()
+        await world.until(lambda: "toy/2" in catalog.others)
+        following.settle()
+        for _ in range(4):
+            with pytest.raises(NotWarm, match="the stable version of model 'toy' is not here yet"):
+                world.stable()
+        world.hold["toy/1"].set()
+        await world.until(lambda: "toy/1" in catalog.others)
+        following.settle()
+        assert {world.stable() for _ in range(4)} == {"1"}, "it is waited for"
+        world.warm.add("toy/1")
+        following.settle()
+        assert [world.stable() for _ in range(4)] == ["1", "2", "1", "2"]
+
+    told(story)
+
+
 def test_a_new_process_is_told_of_what_is_not_stable_without_waiting_for_the_next_look(rarely: Tell) -> None:
     async def story(world: World) -> None:
         serve(world.store, "1", "toy", canary="2")
