@@ -22,6 +22,7 @@ from warmpool.selection import Sizes, covers
 DEATHS_MAX = 2
 ARRIVING_S_MAX = 10.0  # until lanes are told of what was made
 SHOWN_MAX = 64
+UNSEEN = "it is made, and lanes see it once their minimum sets are whole"
 NOTHING_DONE = "it is missing, and the worker found nothing to do for it"
 
 
@@ -41,6 +42,7 @@ class Running:
         number: Its number.
         target: What it adds to.
         left: What of it is still to be made.
+        unseen: What was made, and no lane may see before its minimum sets are whole.
         began_s: When it began (monotonic).
         since_s: When what it does now began.
         first: Whether that is its first place.
@@ -51,6 +53,7 @@ class Running:
     left: dict[Place, Gap]
     began_s: float
     since_s: float
+    unseen: list[Gap] = field(default_factory=list)
     first: bool = True
 
 
@@ -83,7 +86,7 @@ class Backlog:
         self._schedule = Schedule()
         self._numbers = 0
         self._deaths: Counter[str] = Counter()  # by key
-        self._arriving: list[tuple[Gap, float]] = []  # what was made, and when
+        self._arriving: list[tuple[Gap, float]] = []  # what was made, and since when lanes may see it
 
     @property
     def waiting(self) -> list[Gap]:
@@ -100,7 +103,7 @@ class Backlog:
             del self._deaths[key]
         self._arriving = [one for one in self._arriving if now.s - one[1] < ARRIVING_S_MAX]
         under_way = {gap.identity for gap, _ in self._arriving}  # in its target, too, what was made may be late
-        under_way |= {gap.identity for gap in self.running.left.values()} if self.running else set()
+        under_way |= {gap.identity for gap in self._under_way}
         due = [one for one in found if one.gap.identity not in under_way and self.history.may_try(one.gap, now.s)]
         lacking: dict[tuple[str, str, str], list[Sizes]] = {}
         for gap, _ in found:
@@ -137,7 +140,11 @@ class Backlog:
             self._times.took(gap, now.s - running.since_s, first=running.first)
             self._deaths.pop(gap.key, None)
             self.history.close(gap, message.seconds, now.epoch_s)
-            self._arriving.append((gap, now.s))
+            running.unseen.append(gap)
+            if message.visible:
+                seen = [one for one in running.unseen if one.place.ladder == gap.place.ladder]
+                self._arriving += [(one, now.s) for one in seen]
+                running.unseen = [one for one in running.unseen if one not in seen]
         running.since_s, running.first = now.s, False
         self._reschedule(now)
         return gap
@@ -154,6 +161,8 @@ class Backlog:
                 self._fail(gap, message.failure, now.s - running.began_s, now)
             else:
                 self.history.rest(gap, NOTHING_DONE, now.s)  # others made it, if it is not missing any more
+        for gap in running.unseen:
+            self.history.rest(gap, UNSEEN, now.s)  # or it would be asked for again and again
         self._reschedule(now)
         return left if message.failure else []
 
@@ -184,7 +193,11 @@ class Backlog:
 
         if any(fits(gap) and now_s - made_s < ARRIVING_S_MAX for gap, made_s in self._arriving):
             return LOAD_S
-        return self._schedule.ready_in_s(fits, now_s)
+        unseen = self.running.unseen if self.running else ()
+        sets = {(gap.target, gap.place.ladder) for gap in unseen if fits(gap)}
+        return self._schedule.ready_in_s(
+            lambda gap: fits(gap) or (gap.minimum and (gap.target, gap.place.ladder) in sets), now_s
+        )
 
     def over_in_s(self, now_s: float) -> float:
         """In how many seconds all that is due will be made, by what is known; 0.0 if nothing is."""
@@ -197,7 +210,7 @@ class Backlog:
     def makes(self, model: str, version: str, now_s: float) -> bool:
         """Whether something of a version is under way, will be, or was made a moment ago, for the primary lane."""
         gaps = [gap for gap, made_s in self._arriving if now_s - made_s < ARRIVING_S_MAX]
-        gaps += [*(self.running.left.values() if self.running else ()), *self.waiting]
+        gaps += [*self._under_way, *self.waiting]
         return any((gap.model, gap.version) == (model, version) and not gap.ladder for gap in gaps)
 
     def describe(self, now_s: float) -> dict[str, Any]:
@@ -212,6 +225,11 @@ class Backlog:
             "over_in_s": round(self.over_in_s(now_s), 3),
             **self.history.describe(),
         }
+
+    @property
+    def _under_way(self) -> list[Gap]:
+        """What the job that runs makes, or made where no lane may see it yet."""
+        return [*self.running.left.values(), *self.running.unseen] if self.running else []
 
     def _take_out(self, target: Target, place: Place) -> Gap | None:
         """A gap that waits, and does so no more."""
@@ -237,4 +255,5 @@ class Backlog:
         running = self.running
         jobs = [list(running.left.values())] if running and running.left else []
         since_s = running.since_s if running else now.s
-        self._schedule = scheduled([*jobs, *self._plan.jobs], self._times, self._at_a_time, since_s)
+        begun = bool(running and jobs and not running.first)
+        self._schedule = scheduled([*jobs, *self._plan.jobs], self._times, self._at_a_time, since_s, begun=begun)

@@ -75,11 +75,13 @@ class Schedule:
 
     Attributes:
         due: All gaps in the order in which they are made; in seconds from `since_s`.
-        since_s: When the first job began (monotonic).
+        since_s: When what is made first began (monotonic).
+        first_s: What that is expected to take until it is warm.
     """
 
     due: tuple[Due, ...] = ()
     since_s: float = 0.0
+    first_s: float = 0.0
 
     def ready_in_s(self, fits: Callable[[Gap], bool], now_s: float) -> float | None:
         """In how many seconds the first gap that fits will be warm; None if none does."""
@@ -93,24 +95,29 @@ class Schedule:
     def _left_s(self, in_s: float, now_s: float) -> float:
         """What is left; where the job that runs is late, all after it are."""
         passed_s = now_s - self.since_s
-        late_s = max(0.0, passed_s * (1 + OVERDUE_SHARE) - self.due[0].in_s)
+        late_s = max(0.0, passed_s * (1 + OVERDUE_SHARE) - self.first_s)
         return in_s - passed_s + late_s
 
 
-def scheduled(jobs: Sequence[Sequence[Gap]], times: CompileTimes, at_a_time: int, since_s: float) -> Schedule:
-    """The schedule of jobs that run one after the other.
+def scheduled(
+    jobs: Sequence[Sequence[Gap]], times: CompileTimes, at_a_time: int, since_s: float, *, begun: bool = False
+) -> Schedule:
+    """The schedule of jobs that run one after the other. Lanes see minimum sets when they are whole.
 
     Args:
         jobs: Each the gaps that are closed together, the one that runs first.
         times: How long making one takes.
         at_a_time: How many are compiled at a time.
-        since_s: When the first job began, or begins (monotonic).
+        since_s: When what is made first began, or begins (monotonic).
+        begun: Whether something of the first job was made before.
     """
     due: list[Due] = []
-    begun_s = 0.0
+    made_s: list[float] = []
     for job in jobs:
         for index, gap in enumerate(job):
-            first = index == 0
-            begun_s += times.expected_s(gap, first=first) / (1 if first else at_a_time)
-            due.append(Due(gap, begun_s + LOAD_S))
-    return Schedule(tuple(due), since_s)
+            first = index == 0 and (bool(made_s) or not begun)
+            took_s = times.expected_s(gap, first=first) / (1 if first else at_a_time)
+            made_s.append((made_s[-1] if made_s else 0.0) + took_s)
+        ready = [made_s[-1] if gap.minimum else one_s for gap, one_s in zip(job, made_s[-len(job) :], strict=True)]
+        due += [Due(gap, one_s + LOAD_S) for gap, one_s in zip(job, ready, strict=True)]
+    return Schedule(tuple(due), since_s, made_s[0] + LOAD_S if made_s else 0.0)

@@ -67,12 +67,17 @@ class Alive(_Message, frozen=True, kw_only=True):
 
 
 class Placed(_Message, frozen=True, kw_only=True):
-    """How the work for a place ended, after how many seconds, and why there is nothing, "" if it is filled."""
+    """How the work for a place ended, after how many seconds, and why there is nothing, "" if it is filled.
+
+    `visible` says whether lanes may see it now. Until its lane's minimum sets are whole they do not, and then they see
+    all of it.
+    """
 
     job: int
     place: Place
     seconds: float
     failure: str
+    visible: bool
 
 
 class Done(_Message, frozen=True, kw_only=True):

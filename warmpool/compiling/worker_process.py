@@ -85,7 +85,8 @@ class Worker:
         def told(made: PlaceMade) -> None:
             failure = made.failure[: protocol.REASON_CHARACTERS_MAX]
             place = Place(*made.place)
-            self._say(Placed(job=job.number, place=place, seconds=made.seconds, failure=failure))
+            said = Placed(job=job.number, place=place, seconds=made.seconds, failure=failure, visible=made.visible)
+            self._say(said)
 
         why = "it was missing, and an instance compiled it"
         make_from_store(

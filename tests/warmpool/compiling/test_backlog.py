@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.warmpool.compiling.made_up import METHOD, as_found, at, gap
-from warmpool.compiling.backlog import ARRIVING_S_MAX, NOTHING_DONE, Backlog
+from warmpool.compiling.backlog import ARRIVING_S_MAX, NOTHING_DONE, UNSEEN, Backlog
 from warmpool.compiling.forecast import LOAD_S
 from warmpool.compiling.history import RETRY_FIRST_S
 from warmpool.compiling.protocol import Done, Placed
@@ -20,8 +20,12 @@ def backlog(*gaps, begun=True):
     return found
 
 
-def made(one, job=1):
-    return Placed(job=job, place=one.place, seconds=1.0, failure="")
+def made(one, job=1, *, visible=True):
+    return Placed(job=job, place=one.place, seconds=1.0, failure="", visible=visible)
+
+
+def failed(one, reason, job=1):
+    return Placed(job=job, place=one.place, seconds=2.0, failure=reason, visible=False)
 
 
 def test_the_next_job_is_what_comes_first_and_is_not_waiting_any_more():
@@ -62,6 +66,63 @@ def test_what_was_made_is_expected_to_arrive_for_a_while():
     assert found.ready_in_s(METHOD, NEED, 3.0 + ARRIVING_S_MAX + 1) is None
 
 
+def test_of_a_minimum_set_nothing_arrives_before_all_of_it_is_made():
+    one, two, last = (gap(1, seq, minimum=True) for seq in (16, 8, 4))
+    found = backlog(one, two, last)
+    found.placed(made(one, visible=False), at(3))
+    found.placed(made(two, visible=False), at(4))
+    whole_s = found.over_in_s(4.0)
+    assert found.ready_in_s(METHOD, NEED, 4.0) == whole_s > LOAD_S
+    found.take_in(as_found(one, two, last), at(4 + ARRIVING_S_MAX))
+    assert found.waiting == []
+    assert found.ready_in_s(METHOD, NEED, 4 + ARRIVING_S_MAX) > LOAD_S
+    now_s = 5 + ARRIVING_S_MAX
+    found.placed(made(last), at(now_s))
+    found.over(Done(job=1, failure=""), at(now_s))
+    assert found.ready_in_s(METHOD, NEED, now_s) == LOAD_S
+    found.take_in(as_found(one, two, last), at(now_s))
+    assert found.waiting == []
+
+
+def test_the_cpu_lanes_minimum_set_does_not_complete_the_primarys():
+    one, left, ladder = gap(1, 16, minimum=True), gap(1, 8, minimum=True), gap(1, 16, ladder=True, minimum=True)
+    found = backlog(one, left, ladder)
+    found.placed(made(one, visible=False), at(3))
+    found.placed(made(ladder), at(3))
+    found.take_in(as_found(one, left), at(3 + ARRIVING_S_MAX))
+    assert found.waiting == []
+    assert found.ready_in_s(METHOD, NEED, 3 + ARRIVING_S_MAX) > LOAD_S
+
+
+def test_what_no_lane_can_see_as_its_minimum_set_failed_is_no_more_expected_and_rests_with_what_failed():
+    one, bad = gap(1, 16, minimum=True), gap(1, 8, minimum=True)
+    found = backlog(one, bad)
+    found.placed(made(one, visible=False), at(3))
+    found.placed(failed(bad, "it crashed"), at(3))
+    assert found.over(Done(job=1, failure=""), at(3)) == []
+    found.take_in(as_found(one, bad), at(3))
+    assert found.waiting == []
+    assert found.ready_in_s(METHOD, NEED, 3.0) is None
+    assert found.describe(3.0)["failures"][f"{one.title} of 1"] == UNSEEN
+    found.take_in(as_found(one, bad), at(3 + RETRY_FIRST_S))
+    assert found.waiting == [one, bad]
+
+
+def test_only_one_of_a_job_is_charged_as_its_first():
+    """The first one takes long, as it compiles what the others are proved with; those are expected to take less."""
+    first, *others = (gap(batch, 16) for batch in (1, 2, 4))
+    found = backlog(first, *others)
+    for number in range(1, 30):
+        now_s = 100.0 * number
+        for one, took_s in ((first, 40.0), (others[0], 41.0), (others[1], 42.0)):
+            found.placed(made(one, number), at(now_s + took_s))
+            if one is first and number > 20:
+                assert found.over_in_s(now_s + 40.0) < 10.0
+        found.over(Done(job=number, failure=""), at(now_s + 42.0))
+        found.take_in(as_found(first, *others), at(now_s + 100.0))
+        found.begin(at(now_s + 100.0))
+
+
 def test_what_was_made_is_not_made_again_though_its_target_does_not_list_it_yet():
     one, two = gap(1, 16), gap(2, 16)
     found = backlog(one, two)
@@ -86,7 +147,7 @@ def test_other_versions_are_not_what_is_waited_for():
 def test_a_place_that_failed_rests_and_the_others_go_on():
     bad, good = gap(1, 16), gap(2, 16)
     found = backlog(bad, good)
-    assert found.placed(Placed(job=1, place=bad.place, seconds=2.0, failure="it crashed"), at(2)) is bad
+    assert found.placed(failed(bad, "it crashed"), at(2)) is bad
     assert found.running is not None
     assert list(found.running.left.values()) == [good]
     assert found.history.failures[bad.key].reason == "it crashed"
@@ -180,7 +241,7 @@ def test_a_version_is_being_made_until_nothing_of_it_is_under_way_or_waits():
     assert found.makes("tiny", "1", made_s)
     found.begin(at(1))
     assert found.makes("tiny", "1", made_s)
-    found.placed(Placed(job=2, place=two.place, seconds=1.0, failure="no"), at(2))
+    found.placed(failed(two, "no", 2), at(2))
     assert not found.makes("tiny", "1", made_s)
 
 

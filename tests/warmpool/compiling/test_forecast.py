@@ -48,12 +48,12 @@ def test_what_is_expected_is_never_less_than_the_mean(took):
     assert times.expected_s(gap(), first=True) >= min(took)
 
 
-def plan(*jobs, took_s=4.0, at_a_time=1, since_s=100.0):
+def plan(*jobs, took_s=4.0, at_a_time=1, since_s=100.0, begun=False):
     times = CompileTimes()
     for first in (True, False):
         for _ in range(200):
             times.took(gap(), took_s if first else took_s / 4, first=first)
-    return scheduled(jobs, times, at_a_time, since_s)
+    return scheduled(jobs, times, at_a_time, since_s, begun=begun)
 
 
 def test_what_comes_later_is_ready_later():
@@ -67,6 +67,21 @@ def test_what_comes_later_is_ready_later():
 def test_several_at_a_time_are_ready_sooner():
     found = plan([gap(1), gap(2), gap(4)], at_a_time=2)
     assert found.over_in_s(100.0) == pytest.approx(4.0 + 2 * 0.5 + LOAD_S, rel=0.01)
+
+
+def test_a_minimum_set_is_ready_when_its_last_is():
+    one, two, after = gap(1, minimum=True), gap(2, minimum=True), gap(4)
+    found = plan([one, two], [after])
+    ready = [found.ready_in_s(is_(each), 100.0) for each in (one, two, after)]
+    assert ready == pytest.approx([5.0 + LOAD_S, 5.0 + LOAD_S, 9.0 + LOAD_S], rel=0.01)
+    late_s = found.ready_in_s(is_(one), 110.0)
+    assert late_s == pytest.approx(1.0 + 0.25 * 10.0, rel=0.01), "the first one of it took too long already"
+
+
+def test_of_a_job_of_which_something_was_made_nothing_is_its_first():
+    found = plan([gap(1), gap(2)], [gap(4)], begun=True)
+    ready = [found.ready_in_s(is_(each), 100.0) for each in (gap(1), gap(2), gap(4))]
+    assert ready == pytest.approx([1.0 + LOAD_S, 2.0 + LOAD_S, 6.0 + LOAD_S], rel=0.01)
 
 
 def test_the_first_that_fits_counts_and_none_is_none():

@@ -165,7 +165,7 @@ def test_ends_of_workers_are_forgotten_once_something_was_made(started, monkeypa
             return started[-1], started[-1].jobs[-1]
 
         def placed(job: Job, failure: str) -> Placed:
-            return Placed(job=job.number, place=job.places[0], seconds=1.0, failure=failure)
+            return Placed(job=job.number, place=job.places[0], seconds=1.0, failure=failure, visible=not failure)
 
         async with serving(missing):
             for number, fails in ((1, True), (2, True), (3, False)):

@@ -30,8 +30,8 @@ def busy():
     found = Backlog(1)
     found.take_in(as_found(*gaps), at(0))
     found.begin(at(0))
-    found.placed(Placed(job=1, place=gaps[0].place, seconds=1.5, failure=""), at(1))
-    found.placed(Placed(job=1, place=gaps[1].place, seconds=0.5, failure="it [red] crashed"), at(2))
+    found.placed(Placed(job=1, place=gaps[0].place, seconds=1.5, failure="", visible=True), at(1))
+    found.placed(Placed(job=1, place=gaps[1].place, seconds=0.5, failure="it [red] crashed", visible=False), at(2))
     return found
 
 

@@ -103,7 +103,7 @@ def test_a_place_that_is_missing_is_made_and_told(toy, opening):
         store.delete(f"executables/{key}")
     ((placed, done),) = answers(opening, asked)
     assert isinstance(placed, Placed)
-    assert (placed.job, placed.place, placed.failure) == (7, PLACE, "")
+    assert (placed.job, placed.place, placed.failure, placed.visible) == (7, PLACE, "", True)
     assert placed.seconds > 0
     assert done == Done(job=7, failure="")
     assert keys[0] in store.names("executables")
@@ -184,7 +184,7 @@ def test_a_job_that_makes_nothing_for_too_long_is_noticed_though_its_worker_is_a
         await hear(Alive(), seconds=2 * int(limit_s))  # it has no job
         worker.give(job(toy))
         await hear(Alive(), seconds=int(limit_s) - 10)
-        await hear(Placed(job=7, place=PLACE, seconds=0.5, failure=""))
+        await hear(Placed(job=7, place=PLACE, seconds=0.5, failure="", visible=True))
         await hear(Alive(), seconds=int(limit_s) - 10)
         await hear(Done(job=7, failure=""))
         await hear(Alive(), seconds=2 * int(limit_s))
@@ -229,6 +229,10 @@ def test_what_is_no_message_is_as_good_as_the_end(text, monkeypatch):
 def test_every_message_comes_out_as_it_went_in(opening, toy):
     for message in (opening, job(toy)):
         assert protocol.to_worker(protocol.line(message)) == message
-    for said in (Alive(), Placed(job=1, place=PLACE, seconds=0.5, failure="no"), Done(job=1, failure="")):
+    for said in (
+        Alive(),
+        Placed(job=1, place=PLACE, seconds=0.5, failure="no", visible=False),
+        Done(job=1, failure=""),
+    ):
         assert protocol.from_worker(protocol.line(said)) == said
         assert protocol.line(said).count(b"\n") == 1
