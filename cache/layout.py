@@ -27,7 +27,8 @@ class Folder:
         secret: Whether they are encrypted where there is a key.
         immutable: Whether a name always means the same content, so that any whole copy of it will do.
         recalled: Whether the last answer counts while the store is away.
-        ages: Whether they go by age alone; others go when nothing needs them, and coordination that does not age stays.
+        ages: Whether they go by age, unless a document names them; others go when nothing needs them, and coordination
+            that does not age stays.
         useful_s: Of what ages: after so long it goes in any case.
     """
 

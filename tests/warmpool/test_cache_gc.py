@@ -15,6 +15,8 @@ from cache.wanted import want
 from tests.warmpool.cared_store import CPU, OLDER, TPU, CaredStore
 from warmpool.cache_commands.gc import collect
 from warmpool.cache_commands.verify import verify
+from warmpool.manifest import RolloutSpec, Serving, encode, serving_path
+from warmpool.rollout.record import Event, Rollout, add_event, record_path, spec_of
 from warmpool.survey import survey
 
 MACHINES = (CPU, OLDER, TPU)
@@ -214,6 +216,23 @@ def test_what_instances_counted_goes_once_it_weighs_nothing(cared, gc):
     cared.age(21, "traffic/toy/b")
     assert gc()[0] == {"traffic/toy/b"}
     assert gc("--keep-days", "18")[0] == {"traffic/toy/a"}
+
+
+@pytest.mark.parametrize("spec", [RolloutSpec(started_s=2000.0), None])
+def test_the_record_of_a_rollout_stays_as_long_as_what_is_served_names_it(cared, gc, spec):
+    """Else a canary that was rolled back by who has no key would get requests again."""
+    cared.publish()
+    serving = Serving(stable="1", canary="2", changed_s=1000.0, rollout=spec)
+    cared.store.put(serving_path("toy"), encode(serving))
+    others = record_path("toy", RolloutSpec(started_s=500.0))
+    mine = record_path("toy", spec_of(serving))
+    for path in (others, mine):
+        event = Event(what="rollback", time_s=1.0, who="ada")
+        add_event(cared.store, path, Rollout(model="toy", stable="1", canary="2"), event)
+    cared.age(500, others, mine)
+    assert gc()[0] == {others}
+    cared.store.put(serving_path("toy"), encode(Serving(stable="1", changed_s=3000.0)))
+    assert gc()[0] == {mine}
 
 
 def test_what_says_who_is_distrusted_and_who_is_about_stays_for_ever(cared, gc):

@@ -23,6 +23,8 @@ from cache.signed_store import SignedStore
 from cache.store import Entry
 from cache.sweep import GRACE_S, Needless, Swept, sweep
 from warmpool.cache_commands.opened import opened, shown_bytes
+from warmpool.rollout.record import record_path, spec_of
+from warmpool.rollout.serving_change import read_serving
 from warmpool.settings import add_store_flags
 from warmpool.survey import Survey, survey
 
@@ -109,9 +111,11 @@ def _needless(store: SignedStore, found: Survey, keep_s: float, forget_unseen: b
         folder = folder_of(entry.path)
         if folder is None:
             return False
+        if entry.path in needed:
+            return False
         if folder.ages:
             return age_s > min(keep_s, folder.useful_s)
-        return folder.content != "coordination" and entry.path not in needed
+        return folder.content != "coordination"
 
     return needless
 
@@ -132,14 +136,15 @@ def _require_known(store: SignedStore, found: Survey, keep_s: float) -> None:
 
 
 def _needed(store: SignedStore, found: Survey, keep_s: float, forget_unseen: bool) -> set[str]:  # noqa: FBT001
-    """Paths that a manifest needs, for every kind of machine that is still about.
+    """Paths that a manifest needs, for every kind of machine that is still about, and records of what is served.
 
+    Without the record of a canary that was rolled back, and that `serving.json` still names, it would get requests.
     One that runs says so once every `MARK_EVERY_S`: it counts for twice as long, whatever the operator says.
     """
     oldest_s = time.time() - max(keep_s, 2 * MARK_EVERY_S)
     seen_s = {digest: one.seen_s for digest, one in sightings(store).items()}
     written_s = {entry.path: entry.modified_s for entry in store.entries("models")}
-    needed: set[str] = set()
+    needed = {_record_path(store, model) for model in found.served}
     for version in found.versions:
         needed.update(version.paths())
         for digest in version.targets:
@@ -148,6 +153,11 @@ def _needed(store: SignedStore, found: Survey, keep_s: float, forget_unseen: boo
             if max(seen_s.get(digest, unseen_s), written_s.get(paths[0], 0.0)) >= oldest_s:
                 needed.update(paths)
     return needed
+
+
+def _record_path(store: SignedStore, model: str) -> str:
+    serving, _ = read_serving(store, model)
+    return record_path(model, spec_of(serving))
 
 
 def _days(text: str) -> float:

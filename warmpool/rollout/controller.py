@@ -23,9 +23,9 @@ from warmpool.backoff import backoff_s
 from warmpool.dataplane import DataPlane
 from warmpool.manifest import Serving
 from warmpool.rollout.changes import rolled_back
-from warmpool.rollout.counting import Counting, Watched, spec_of
+from warmpool.rollout.counting import Counting, Watched
 from warmpool.rollout.decisions import Decision, promote, roll_back
-from warmpool.rollout.record import read_record, record_path
+from warmpool.rollout.record import read_record, record_path, spec_of
 from warmpool.store_calls import StoreCalls
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from warmpool.batches import Batch
 from warmpool.catalog import ServedMethod, ServedModel
 from warmpool.dataplane import Answer, DataPlane
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, WarmpoolError
-from warmpool.manifest import TIME_S_MAX, RolloutSpec, Serving
+from warmpool.manifest import RolloutSpec, Serving
 from warmpool.process_memory import own_bytes_of
 from warmpool.rollout.comparison import Compared, Rule
 from warmpool.rollout.judge import Judge, Policy
 from warmpool.rollout.mirror import Mirror, Mirrored
-from warmpool.rollout.record import record_path
+from warmpool.rollout.record import record_path, spec_of
 from warmpool.rollout.tally import Counts, Tally
 from warmpool.tensors import Tensor
 from warmpool.version_routing import place_of_turn
@@ -167,11 +167,6 @@ class Counting:
 
     def _version(self, name: str, version: str) -> ServedModel | None:
         return self.dataplane.catalog.versions.get(f"{name}/{version}")
-
-
-def spec_of(serving: Serving) -> RolloutSpec:
-    """How the canary is judged; a canary of which that is not said is judged as usual."""
-    return serving.rollout or RolloutSpec(started_s=min(max(serving.changed_s, 0.0), TIME_S_MAX - 1))
 
 
 def _policy(spec: RolloutSpec, mirror: float) -> Policy:

@@ -18,7 +18,7 @@ import msgspec
 from cache.errors import NotStored, StoreUnavailable
 from cache.records import coordinated
 from cache.store import Store
-from warmpool.manifest import RolloutSpec
+from warmpool.manifest import TIME_S_MAX, RolloutSpec, Serving
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if len(msgspec.json.encode(kept)) > EVENT_BYTES_MAX:
             kept = msgspec.structs.replace(kept, figures={})
         return msgspec.structs.replace(self, events=(*self.events, kept))
+
+
+def spec_of(serving: Serving) -> RolloutSpec:
+    """How the canary is judged; a canary of which that is not said is judged as usual."""
+    return serving.rollout or RolloutSpec(started_s=min(max(serving.changed_s, 0.0), TIME_S_MAX - 1))
 
 
 def record_path(model: str, spec: RolloutSpec) -> str:

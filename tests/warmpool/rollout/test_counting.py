@@ -21,7 +21,7 @@ from warmpool.errors import BadInput, Cancelled, DeadlineExceeded, LaneFailed, N
 from warmpool.manifest import Serving
 from warmpool.rollout import counting
 from warmpool.rollout.counting import Counting, Watched
-from warmpool.rollout.record import record_path
+from warmpool.rollout.record import record_path, spec_of
 from warmpool.rollout.tally import Counts
 from warmpool.selection import Candidate
 from warmpool.tensors import Tensor
@@ -177,6 +177,6 @@ def test_what_a_lane_grows_by_is_whose_batch_ran_unless_it_loaded_or_is_another(
 
 @pytest.mark.parametrize("changed_s", [-1e300, 0.0, 1_796_043_531.0, 1e300])
 def test_a_canary_of_which_nothing_is_said_is_judged_as_usual_whenever_it_came(changed_s: float) -> None:
-    spec = counting.spec_of(Serving(stable="1", canary="2", changed_s=changed_s))
+    spec = spec_of(Serving(stable="1", canary="2", changed_s=changed_s))
     assert record_path("tiny", spec).startswith("rollouts/tiny/")
     assert (spec.bake_s, spec.numerics, spec.by_hand) == (600.0, "auto", False)
