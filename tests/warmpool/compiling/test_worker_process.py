@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from cache.opening import open_store
 from tests.instance_process import alive, descendants, wait_until
 from tests.warmpool.publishing.toy import Toy
 from warmpool.compiling import process as front
-from warmpool.compiling import protocol
+from warmpool.compiling import protocol, worker_process
 from warmpool.compiling.process import WorkerEnded, WorkerProcess
 from warmpool.compiling.protocol import Alive, Done, Job, Limits, Open, Place, Placed
+from warmpool.publishing import places as publishing
+from warmpool.publishing.made import PlaceMade
 from warmpool.survey import survey
 
 PLACE = Place("predict", "batch=1,seq=4", False)
@@ -107,6 +110,25 @@ def test_a_place_that_is_missing_is_made_and_told(toy, opening):
     assert placed.seconds > 0
     assert done == Done(job=7, failure="")
     assert keys[0] in store.names("executables")
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_whether_lanes_may_see_a_place_is_told(toy, opening, monkeypatch, visible):
+    def make(*_, told, **__):
+        told(PlaceMade(publishing.Place(*PLACE), "key", 0.5, "", visible))
+
+    said: list[Any] = []
+    asked = job(toy)
+    machine: Any = SimpleNamespace(fingerprint=SimpleNamespace(digest=asked.fingerprint))
+    children: Any = SimpleNamespace(alive=True, at_a_time=1, machines=lambda _: (machine,))
+    monkeypatch.setattr(worker_process, "make_from_store", make)
+    worker = worker_process.Worker(opening, said.append)  # type: ignore[arg-type]
+    monkeypatch.setattr(worker, "_children", children)
+    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    jobs.put(asked)
+    jobs.put(None)
+    worker.run(jobs)
+    assert said == [Placed(job=7, place=PLACE, seconds=0.5, failure="", visible=visible), Done(job=7, failure="")]
 
 
 def test_what_cannot_be_done_at_all_is_told_and_the_next_job_is_done(toy, opening):
