@@ -97,6 +97,8 @@ class Repository:
         try:
             async with asyncio.timeout(wait_s_max):
                 while not (following.looks > looks + 1 and self._is_settled(name)):
+                    if following.looks == looks + 1:  # it may have been read before that was asked for
+                        following.changed()
                     await following.settled.wait()
         except TimeoutError:
             raise NotWarm(f"model {name!r} is not warm yet; see /v1/status") from None
@@ -108,7 +110,8 @@ class Repository:
         """Whether the stable version of a model serves, or is refused. Raises NotFound."""
         self._require(name)
         if name not in self._following.serving:
-            raise NotWarm(f"model {name!r} cannot be served: {self._dataplane.catalog.problems[name]}")
+            problem = self._dataplane.catalog.problems.get(name, "what the store says of it cannot be read")
+            raise NotWarm(f"model {name!r} cannot be served: {problem}")
         return self.state(f"{name}/{self._following.serving[name].stable}")[0] in {"serving", "refused"}
 
     def _require(self, name: str) -> None:

@@ -67,7 +67,7 @@ class VersionFollowing:
         serving: By model, what the store says.
         unloaded: Models that are not to be served here, whatever the store says.
         refused: By key, why a version cannot be taken up.
-        looks: How often it has looked at what the store says.
+        looks: How often it has read what the store says; a look at one that is away is none.
         settled: Is set, and cleared, each time that it was decided anew who gets requests.
     """
 
@@ -157,7 +157,7 @@ class VersionFollowing:
             lacking = self._lacking(lane)
             if lacking and lane.name not in self._under_way:
                 group.create_task(self._extend(lane, lacking))
-        self.looks += 1
+        self.looks += read is not None
         self.settle()
 
     def _take_over(self, name: str, found: Serving | str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from cache.errors import StoreUnavailable
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
@@ -25,6 +26,7 @@ from warmpool.dataplane import DataPlane
 from warmpool.errors import NotFound, NotWarm
 from warmpool.instance import Instance
 from warmpool.manifest import Serving
+from warmpool.repository import Repository
 from warmpool.scheduling.cost_model import CostModel
 from warmpool.selection import Candidate
 from warmpool.store_calls import StoreCalls
@@ -61,6 +63,7 @@ class World:
         self.following = VersionFollowing(
             self.store, self.dataplane, cast("Any", [lane]), cast("Any", self), cast("Any", self), StoreCalls()
         )
+        self.repository = Repository(self.following, self.dataplane, cast("Any", [lane]))
         self.following.is_warm = lambda model: model.key in self.warm  # type: ignore[method-assign]
         self.far = False
 
@@ -279,6 +282,43 @@ def test_a_new_process_is_told_of_what_is_not_stable_without_waiting_for_the_nex
         world.lane.held.load_plan = SimpleNamespace(weights={"toy/1": None}, missing={})
         world.following.moved()
         await world.until(lambda: world.planned == [{"toy/2"}])
+
+    rarely(story)
+
+
+def test_a_load_from_a_bucket_waits_for_no_look_that_comes_by_itself(rarely: Tell) -> None:
+    async def story(world: World) -> None:
+        await world.until(lambda: world.following.looks == 1)
+        await world.repository.load("toy", WAIT_S_MAX)
+        assert world.following.looks >= 3, "the first may have begun before it was asked for"
+
+    rarely(story)
+
+
+def test_a_load_is_not_over_while_the_store_is_away(told: Tell) -> None:
+    async def story(world: World) -> None:
+        away: list[None] = []
+
+        def read() -> dict[str, Serving | str]:
+            away.append(None)
+            raise StoreUnavailable("it is away")
+
+        world.following._records.read = read  # type: ignore[method-assign]
+        await world.until(lambda: len(away) == 2)
+        looks = world.following.looks
+        with pytest.raises(NotWarm, match="model 'toy' is not warm yet"):
+            await world.repository.load("toy", 0.1)
+        await world.until(lambda: len(away) > 5)
+        assert world.following.looks == looks
+
+    told(story)
+
+
+def test_a_load_of_what_the_store_says_nothing_readable_of_says_so(rarely: Tell) -> None:
+    async def story(world: World) -> None:
+        world.store.inner.put("models/toy/serving.json", b"{\n")
+        with pytest.raises(NotWarm, match="cannot be served: what the store says of it cannot be read"):
+            await world.repository.load("toy", WAIT_S_MAX)
 
     rarely(story)
 
