@@ -227,7 +227,8 @@ class HttpApi:
             dataplane, path, wish = self.instance.dataplane, request.path_params["model"], wish_of(request)
             model = dataplane.model(path.partition(":")[0], wish.version or None)
             paths = [path] if ":" in path else [f"{path}:{name}" for name in model.methods]  # the body may name any
-            body = await self._body(call, [method for each in paths for method in dataplane.candidates(each)])
+            methods = [method for each in paths for method in dataplane.candidates(each, wish.version)]
+            body = await self._body(call, methods)
             parsed = rows_form.parse(body)
             method = dataplane.choose(rows_form.named(path, parsed), wish.with_parameters(parsed.parameters or {}))
             form, inputs = rows_form.decode(method, parsed)

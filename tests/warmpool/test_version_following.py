@@ -22,7 +22,16 @@ from tests.warmpool.line_versions import MODEL, VERSIONS, Line, publish, serve
 from tests.warmpool.lines_instance import Lines, Load, Seen, checked, planned
 from tests.warmpool.stopped_lane import StoppedLane
 from warmpool import wire
-from warmpool.manifest import Manifest, Target, executable_path, manifest_path, program_path, target_path, weights_path
+from warmpool.manifest import (
+    Manifest,
+    Target,
+    encode,
+    executable_path,
+    manifest_path,
+    program_path,
+    target_path,
+    weights_path,
+)
 from warmpool.version_routing import position
 
 
@@ -159,6 +168,25 @@ def test_a_caller_gets_the_version_that_it_names_by_path_or_header(two: tuple[Lo
         found = instance.get(f"/v2/models/{MODEL}/versions/{version}").json()
         assert found["versions"] == [version]
         assert instance.get(f"/v2/models/{MODEL}/versions/{version}/ready").status == 200
+
+
+def test_a_version_with_a_method_more_than_the_stable_one_answers_who_names_it(
+    store: LocalStore, running: Lines
+) -> None:
+    fingerprint = fingerprint_of(store)
+    manifest = msgspec.json.decode(store.get(manifest_path(MODEL, "3")), type=Manifest)
+    target = msgspec.json.decode(store.get(target_path(MODEL, "3", fingerprint)), type=Target)
+    methods = dict.fromkeys(("predict", "more"), manifest.methods["predict"])
+    further = tuple(msgspec.structs.replace(spec, method="more") for spec in target.executables)
+    target = msgspec.structs.replace(target, executables=target.executables + further)
+    store.put(target_path(MODEL, "5", fingerprint), encode(target))
+    store.put(manifest_path(MODEL, "5"), encode(msgspec.structs.replace(manifest, version="5", methods=methods)))
+    serve(store, "1", canary="5")
+    wait_until(lambda: running.version("5")[0] == "warm")
+    for path in (MODEL, f"{MODEL}:predict", f"{MODEL}:more"):
+        reply = running.post(f"/v1/models/{path}", {"instances": [[1.0, 2.0, 3.0]]}, {"warmpool-version": "5"})
+        assert (reply.status, reply.json().get("model_version")) == (200, "5"), reply.body
+    assert running.post(f"/v1/models/{MODEL}:more", {"instances": [[1.0]]}).status == 404
 
 
 def test_a_version_that_is_not_there_is_not_found_and_two_are_refused(two: tuple[LocalStore, Lines]) -> None:
