@@ -22,6 +22,7 @@ from warmpool.forked_process import ForkedProcess, has_one_thread
 Preload = Literal["jaxlib", "jax", "compiling"]
 
 _STDERR_SHOWN_BYTES = 2000
+_KILLED_S_MAX = 10.0
 
 
 class WorkerFailed(WarmpoolError):
@@ -81,14 +82,23 @@ class Zygote:
         self.close()
 
     def close(self, wait_s_max: float = 5.0) -> None:
-        """End the zygote and its workers. Lanes end by themselves when their channels close."""
-        for channel in (self.control, *self._ahead.values()):
-            channel.close()
+        """End the zygote and its workers. Lanes end by themselves when their channels close.
+
+        It is killed after `wait_s_max` seconds. What then does not end within 10 s sleeps in the kernel, and is left.
+        """
+        self.hang_up()
         try:
             self.process.wait(wait_s_max)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_KILLED_S_MAX)
+
+    def hang_up(self) -> None:
+        """Tell it to end, and wait for nothing. Idempotent."""
+        for channel in (self.control, *self._ahead.values()):
+            channel.close()
+        self._ahead.clear()
 
     def ask(self) -> None:
         """Ask whether it is well: `read_stages` gives none. It answers in the order of all that it is asked for."""

@@ -50,6 +50,7 @@ class StandingZygote:
         self._watchdog = Watchdog(self._limits.ask_every_s)
         self._hung: Cause | None = None
         self._early_deaths = 0
+        self._leaving: list[Zygote] = []  # replaced, killed, and not yet reaped
         self._watched = False
         self._closing = False
 
@@ -66,9 +67,11 @@ class StandingZygote:
         loop.call_later(LOOK_S, self._look, self.current)
 
     def close(self) -> None:
-        """End it, for good. Waits for its process."""
+        """End it, for good. Waits for its process, and for those of earlier ones, as long as `Zygote.close` does."""
         self._closing = True
         self.current.close()
+        for zygote in self._leaving:
+            zygote.close(wait_s_max=0.0)
 
     def unwatch(self) -> None:
         """Stop listening. Idempotent."""
@@ -122,12 +125,27 @@ class StandingZygote:
     def _replace(self) -> None:
         if self._closing:
             return
-        self.current.close(wait_s_max=0.1)
+        self.current.hang_up()
         try:
-            self.current = Zygote.start(self._preload)
+            replacement = Zygote.start(self._preload)
         except OSError:
             log.exception("zygote cannot be started")
             self._early_deaths += 1
             self._replace_later()
             return
+        self._leaving.append(self.current)
+        self._reap(self.current)
+        self.current = replacement
         self.watch()
+
+    def _reap(self, zygote: Zygote) -> None:
+        """Have the system forget one that was replaced, once it has ended: nobody waits for that, it may take long.
+
+        Its socket is closed, so all that it may still do is end. What is left at the end is left to `close`.
+        """
+        if self._closing:
+            return
+        if zygote.process.poll() is None:
+            asyncio.get_running_loop().call_later(LOOK_S, self._reap, zygote)
+        else:
+            self._leaving.remove(zygote)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import threading
 
 import pytest
 
@@ -51,6 +53,69 @@ def test_one_that_is_gone_or_does_not_answer_is_replaced(with_zygote, number, ca
             assert await asyncio.to_thread(channel.recv, 1000)
 
     with_zygote(story, Limits(answer_s_max=4.0, ask_every_s=0.5))
+
+
+class Lingering:
+    """The process of a zygote that is killed, and whose end the system tells only once it is let go."""
+
+    def __init__(self, process):
+        self.pid = process.pid
+        self.let_go = threading.Event()
+        self.killed = False
+        self.reaped = threading.Event()
+        self.waits = []  # for how long at most, and in which thread
+        self._process = process
+
+    def kill(self):
+        self.killed = True
+        self._process.kill()
+
+    def poll(self):
+        if not self.let_go.is_set():
+            return None
+        self._process.wait()
+        self.reaped.set()
+        return self._process.returncode
+
+    def wait(self, timeout=None):
+        self.waits.append((timeout, threading.current_thread()))
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired("it", timeout)
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_one_that_takes_long_to_end_is_replaced_and_the_event_loop_waits_for_nothing(monkeypatch, lets_go):
+    """Such as in uninterruptible sleep, which no signal ends."""
+
+    async def main():
+        started = asyncio.Event()
+        zygote = StandingZygote(Zygote.start("jaxlib"), "jaxlib", lambda stages: started.set())
+        process = zygote.current.process
+        zygote.watch()
+        lingering = Lingering(process)
+        monkeypatch.setattr(zygote.current, "process", lingering)
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                await started.wait()
+                started.clear()
+                os.kill(process.pid, signal.SIGKILL)
+                await started.wait()
+                assert zygote.current.process.pid != process.pid
+                assert lingering.killed
+                assert lingering.waits == []
+                if lets_go:
+                    lingering.let_go.set()
+                    await asyncio.to_thread(lingering.reaped.wait, WAIT_S_MAX)
+        finally:
+            zygote.unwatch()
+            await asyncio.to_thread(zygote.close)
+        assert bool(lingering.waits) != lets_go, "who did not end by then is waited for once more"
+        for wait_s_max, thread in lingering.waits:
+            assert wait_s_max is not None
+            assert thread is not threading.main_thread()
+        process.wait()
+
+    asyncio.run(main())
 
 
 def test_one_that_answers_is_left_alone_and_told_of_its_start_once(with_zygote):
