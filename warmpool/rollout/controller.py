@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from cache.errors import Untrusted
 from cache.signed_store import SignedStore
 from warmpool.backoff import backoff_s
 from warmpool.dataplane import DataPlane
@@ -147,8 +148,8 @@ class Rollouts:
             group.create_task(self._roll_back(name, watched, verdict.reason))
         elif verdict.action == "promote":
             watched.waits = self._what_forbids_promotion(watched)
-            if not watched.waits:
-                watched.deciding = True
+            if not watched.waits and not watched.promoting:
+                watched.deciding = watched.promoting = True
                 group.create_task(self._promote(name, watched, verdict.reason))
 
     def _refused_for_long(self, name: str, watched: Watched) -> str:
@@ -161,11 +162,11 @@ class Rollouts:
         return reason if _now_s() - watched.refused_s >= REFUSED_S_MAX else ""
 
     def _what_forbids_promotion(self, watched: Watched) -> str:
-        by_whom = ""
-        if watched.spec.by_hand:
-            by_whom = "by hand"
-        elif self.store.signer is None and not self.store.trust.unsigned:
-            by_whom = "by who has a key that signs"
+        by_whom = "by hand" if watched.spec.by_hand else ""
+        try:
+            self.store.require_signer("what is served")
+        except Untrusted:
+            by_whom = by_whom or "by who has a key that signs"
         return by_whom and f"it may be promoted, {by_whom}: `warmpool rollout promote`"
 
     async def _roll_back(self, name: str, watched: Watched, reason: str) -> None:
@@ -184,14 +185,29 @@ class Rollouts:
             self.versions.follow(name, told.serving)
 
     async def _promote(self, name: str, watched: Watched, reason: str) -> None:
+        """Make the canary stable; where that fails, for as long as it is found good here, tried less and less often."""
         call = partial(promote, self.store, self._decision(name, watched, reason))
-        told = await self.calls.ask(f"promotion of {name}", call)
-        if told is None or told.serving is None:  # the store is away, or somebody else decides
+        tries = 0
+        while (told := await self.calls.ask(f"promotion of {name}", call)) is None or told.serving is None:
             watched.deciding = watched.path in self._ended
-            return
+            tries += 1
+            await asyncio.sleep(backoff_s(tries, TICK_S, TRY_AGAIN_S_MAX))
+            if not self._goes_on(name, watched, refused=told is not None):
+                watched.promoting = False
+                return
+            watched.deciding = True
         log.info("canary is promoted", extra={"model": name, "canary": watched.serving.canary, "reason": reason})
         self._count(name, "promote")
         self.versions.follow(name, told.serving)
+
+    def _goes_on(self, name: str, watched: Watched, *, refused: bool) -> bool:
+        """Whether a promotion is tried again that somebody else was before (it is refused), or the store in trouble."""
+        if watched.path in self._ended:
+            return False
+        if self.counting.watched.get(name) is not watched:  # the store may have taken it, and be without a note of it
+            return not refused
+        good = watched.judge.verdict(_now_s()).action == "promote"
+        return good and not self._what_forbids_promotion(watched)
 
     def _decision(self, name: str, watched: Watched, reason: str) -> Decision:
         figures = watched.judge.figures(_now_s())

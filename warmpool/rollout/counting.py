@@ -47,6 +47,7 @@ class Watched:
         refused_s: Since when the canary is refused, None if it is not.
         waits: What its promotion waits for, beside the judge.
         deciding: Whether something was decided, and is being done.
+        promoting: Whether its promotion was begun; while the store does not take that, it is judged as before.
         offered: How many requests might have been mirrored.
     """
 
@@ -58,6 +59,7 @@ class Watched:
     refused_s: float | None = None
     waits: str = ""
     deciding: bool = False
+    promoting: bool = False
     offered: int = 0
 
     @classmethod

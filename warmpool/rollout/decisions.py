@@ -10,8 +10,8 @@ from cache.errors import Untrusted
 from cache.signed_store import SignedStore
 from warmpool.manifest import Serving
 from warmpool.rollout.changes import RolloutRefused, promoted, rolled_back
-from warmpool.rollout.record import Event, Rollout, add_event, read_record
-from warmpool.rollout.serving_change import change_serving
+from warmpool.rollout.record import Event, Rollout, What, add_event, read_record
+from warmpool.rollout.serving_change import change_serving, read_serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def roll_back(store: SignedStore, decision: Decision) -> Told:
     Raises:
         StoreUnavailable: It is not known, and may be done again.
     """
-    if not _is_rolled_back(store, decision):  # else that was done before, and what is served was not
+    if not _is_noted(store, decision, "rollback"):  # else that was done before, and what is served was not
         _note(store, decision, "rollback")
     try:
         store.require_signer("what is served")
@@ -49,19 +49,22 @@ def roll_back(store: SignedStore, decision: Decision) -> Told:
 
 
 def promote(store: SignedStore, decision: Decision) -> Told:
-    """Make a canary stable.
+    """Make a canary stable, and write that down.
 
     Raises:
-        StoreUnavailable, Untrusted: It was not.
+        StoreUnavailable, Untrusted: It is not known, and may be done again, with the same decision.
     """
+    mine = promoted(decision.serving, decision.time_s, decision.reason)
 
     def change(now: Serving) -> Serving:
-        if _is_rolled_back(store, decision):  # by who has no key, and could not change what is served
+        if _is_noted(store, decision, "rollback"):  # by who has no key, and could not change what is served
             raise RolloutRefused(f"version {now.canary!r} of {decision.model!r} was rolled back")
         return promoted(now, decision.time_s, decision.reason)
 
     told = _changed(store, decision, change)
-    if told.serving is not None:
+    if told.serving is None and _is_served(store, decision.model, mine):  # that was done before
+        told = Told(mine)
+    if told.serving is not None and not _is_noted(store, decision, "promote"):
         _note(store, decision, "promote")
     return told
 
@@ -74,9 +77,16 @@ def _changed(store: SignedStore, decision: Decision, change: Callable[[Serving],
         return Told(None)
 
 
-def _is_rolled_back(store: SignedStore, decision: Decision) -> bool:
+def _is_served(store: SignedStore, model: str, serving: Serving) -> bool:
+    try:
+        return read_serving(store, model)[0] == serving
+    except RolloutRefused:
+        return False
+
+
+def _is_noted(store: SignedStore, decision: Decision, what: What) -> bool:
     record = read_record(store, decision.path)
-    return record is not None and record.state == "rolled back"
+    return record is not None and any(event.what == what for event in record.events)
 
 
 def _note(store: SignedStore, decision: Decision, what: Literal["promote", "rollback"]) -> None:

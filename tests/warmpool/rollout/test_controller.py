@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -265,16 +266,106 @@ def test_another_start_of_the_same_rollout_changes_how_it_is_judged(tmp_path: An
     asyncio.run(run())
 
 
-def test_a_promotion_is_of_what_was_judged_and_of_nothing_that_came_since(tmp_path: Any) -> None:
+def test_who_has_a_key_that_is_distrusted_does_not_try_to_promote(tmp_path: Any) -> None:
+    async def run() -> None:
+        async with scene(tmp_path, TRUST) as one:
+            await one.begun()
+            one.store.signer = SIGNER
+            one.store.trust = dataclasses.replace(TRUST, distrusted=frozenset({SIGNER.key_id}))
+            one.judge(5)
+            await one.until(lambda: one.watched.waits or one.watched.promoting)
+            assert "by who has a key that signs" in one.watched.waits
+            assert not one.watched.promoting
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("told", [None, Told(None)], ids=["in trouble", "refused"])
+def test_a_promotion_that_fails_is_tried_less_and_less_often(
+    tmp_path: Any, monkeypatch: Any, told: Told | None
+) -> None:
     async def run() -> None:
         async with scene(tmp_path) as one:
             await one.begun()
+            tries: list[int] = []
+            asked = 0
+
+            def fails(*_: Any) -> Told | None:
+                nonlocal asked
+                asked += 1
+                return told
+
+            def backoff_s(number: int, *_: float) -> float:
+                tries.append(number)
+                return 0.0 if number < 4 else 1e6
+
+            monkeypatch.setattr(controller, "promote", fails)
+            monkeypatch.setattr(controller, "backoff_s", backoff_s)
+            one.judge(5)
+            await one.until(lambda: len(tries) >= 4)
+            judged = 0
+
+            def judge_until_now(_: Watched) -> None:
+                nonlocal judged
+                judged += 1
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Watched, "judge_until_now", judge_until_now)
+                await one.until(lambda: judged >= 3)
+            assert (tries, asked) == ([1, 2, 3, 4], 4)
+            one.judge(40, errors=10)  # while it waits, the canary is judged as before
+            await one.until(lambda: (found := read_record(one.store, PATH)) and found.state == "rolled back")
+            assert (tries, asked) == ([1, 2, 3, 4], 4)
+
+    asyncio.run(run())
+
+
+def test_a_promotion_that_was_not_written_down_is_once_that_can_be_done(tmp_path: Any, monkeypatch: Any) -> None:
+    """Though what is served is followed meanwhile, and nothing is watched any more."""
+
+    async def run() -> None:
+        async with scene(tmp_path) as one:
+            await one.begun()
+            put_if, may_write = one.store.inner.put_if, threading.Event()
+
+            def away(path: str, *more: Any) -> str | None:
+                if path.startswith("rollouts/") and not may_write.is_set():
+                    raise StoreUnavailable("it is away", told="it is away")
+                return put_if(path, *more)
+
+            monkeypatch.setattr(one.store.inner, "put_if", away)
+            one.judge(5)
+            await one.until(lambda: one.served.stable == "2")
+            one.look()
+            await one.until(lambda: not one.rollouts.counting.watched)
+            may_write.set()
+            await one.until(lambda: read_record(one.store, PATH))
+            await one.until(lambda: one.rollouts.decided)
+            record = read_record(one.store, PATH)
+            assert record is not None
+            assert [event.what for event in record.events] == ["promote"]
+            assert one.rollouts.decided == {("toy", "promote"): 1}
+        assert len((tmp_path / "audit").read_text().splitlines()) == 1
+
+    asyncio.run(run())
+
+
+def test_a_promotion_is_of_what_was_judged_and_of_nothing_that_came_since(tmp_path: Any, monkeypatch: Any) -> None:
+    async def run() -> None:
+        async with scene(tmp_path) as one:
+            await one.begun()
+            told: list[Told] = []
+
+            def promote_heard(store: SignedStore, decision: Decision) -> Told:
+                told.append(promote(store, decision))
+                return told[-1]
+
+            monkeypatch.setattr(controller, "promote", promote_heard)
             since = msgspec.structs.replace(SERVING, canary="3")
             one.store.put(stored.serving_path("toy"), stored.encode(since))
             one.judge(5)
-            await one.until(lambda: one.watched.deciding)
-            await one.until(lambda: not one.watched.deciding)
-            assert one.served == since
+            await one.until(lambda: told)
+            assert (told[0], one.served) == (Told(None), since)
 
     asyncio.run(run())
 
@@ -347,22 +438,25 @@ def test_a_promotion_that_comes_to_nothing_does_not_begin_again_what_ended_meanw
         async with scene(tmp_path) as one:
             await one.begun()
             begun, ended = threading.Event(), threading.Event()
+            asked = 0
 
-            def slow(*_: Any) -> Told:
+            def slow(*_: Any) -> None:
+                nonlocal asked
+                asked += 1
                 begun.set()
                 assert ended.wait(WAIT_S_MAX)
-                return Told(None)
 
             monkeypatch.setattr(controller, "promote", slow)
+            monkeypatch.setattr(controller, "backoff_s", lambda *_: 0.01)
             one.judge(5)
             await one.until(begun.is_set)
             watched = one.watched
             event = Event(what="rollback", time_s=1.0, who="ada")
             add_event(one.store, PATH, Rollout(model="toy", stable="1", canary="2"), event)
             await one.until(lambda: one.versions.followed)
-            (asked,) = (task for task in asyncio.all_tasks() if "_promote" in repr(task))
+            (promotion,) = (task for task in asyncio.all_tasks() if "_promote" in repr(task))
             ended.set()
-            await asyncio.wait([asked])
-            assert watched.deciding
+            await asyncio.wait([promotion], timeout=WAIT_S_MAX)
+            assert (promotion.done(), asked, watched.deciding) == (True, 1, True)
 
     asyncio.run(run())
