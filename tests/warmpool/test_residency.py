@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from warmpool.lane import LOADERS
+from warmpool.loaders import LOADERS
 from warmpool.residency import (
     GAIN,
     HALF_LIFE,
