@@ -14,10 +14,11 @@ ONCE ?=
 # make publish: the file that declares the model, and its version (a number by default).
 MODEL ?=
 VERSION ?=
-# make test: in how many processes (0: in this one), each with files of its own; more for pytest.
-CORES ?= auto
+# make test: in how many processes (auto: as many as there are cores, 0: in this one), each with files of its own; more for
+# pytest.
+PROCESSES ?= auto
 ARGS ?=
-SIDE_BY_SIDE = -n $(CORES) --maxprocesses 8 --dist loadfile
+SIDE_BY_SIDE = -n $(PROCESSES) --maxprocesses 8 --dist loadfile
 
 CODE := functions warmpool cache examples benchmarks tests
 PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
@@ -63,7 +64,7 @@ publish: install ## publish one model: make publish MODEL=examples/embed/model.p
 	@exec $(PYTHON_BIN)/warmpool publish $(MODEL) --store $(STORE) --signing-key $(SIGNING_KEY) \
 	  $(if $(VERSION),--version $(VERSION))
 
-test: install ## run the tests (ARGS="-k name -x" goes to pytest; CORES=0 for one process)
+test: install ## run the tests (ARGS="-k name -x" goes to pytest; PROCESSES=0 for one process)
 	@exec $(PYTHON_BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-oldest: .venv-oldest/.installed ## run the tests that touch jax on the oldest jax that is supported

@@ -14,6 +14,7 @@ from tests.instance_process import children_of, own_bytes, wait_until
 from tests.warmpool.line_versions import MODEL, VERSIONS, serve
 from tests.warmpool.lines_instance import Lines, checked, planned
 
+SPARE = 4  # descriptors that are open for a moment; one a cycle would be fifteen, or more
 MIB = 1 << 20
 
 
@@ -89,7 +90,7 @@ def cycled(store: LocalStore, tmp_path: Path, cycles: int, requests: int) -> tup
 
 def test_twenty_versions_that_come_and_go_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
     before, after = cycled(store, tmp_path, cycles=20, requests=6)
-    assert all(count <= before.descriptors[name] for name, count in after.descriptors.items()), (before, after)
+    assert all(count - before.descriptors[name] < SPARE for name, count in after.descriptors.items()), (before, after)
     assert after.children == before.children
     for name, size in after.bytes.items():
         assert size - before.bytes[name] < 8 * MIB, name
@@ -98,7 +99,7 @@ def test_twenty_versions_that_come_and_go_leave_nothing_behind(store: LocalStore
 @pytest.mark.slow
 def test_a_hundred_versions_and_ten_thousand_requests_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
     before, after = cycled(store, tmp_path, cycles=100, requests=100)
-    assert all(count <= before.descriptors[name] for name, count in after.descriptors.items()), (before, after)
+    assert all(count - before.descriptors[name] < SPARE for name, count in after.descriptors.items()), (before, after)
     assert after.children == before.children
     for name, size in after.bytes.items():
         assert size - before.bytes[name] < 16 * MIB, name
