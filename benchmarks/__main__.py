@@ -46,7 +46,7 @@ BENCHMARKS = {
     "store-lookup": Benchmark("benchmarks.store_lookup", 0, 1),
     "gcs-latency": Benchmark("benchmarks.gcs_latency", 0, 1),
     "many-shapes": Benchmark("benchmarks.many_shapes", 0, 1, rounds_max=3),  # compiles for half a minute in each
-    "throughput": Benchmark("benchmarks.throughput", 0, 3),
+    "throughput": Benchmark("benchmarks.throughput", 0, 6),
     "simulate": Benchmark("benchmarks.simulate", 49, 7, rounds_max=3),  # seeds; settings are sought for minutes before
     "scheduling": Benchmark("benchmarks.scheduling", 0, 1),
 }

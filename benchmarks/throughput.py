@@ -93,7 +93,13 @@ def subjects() -> list[Subject]:
         return {"image": generator.integers(0, 17, (rows, 8, 8)).astype(np.float32)}
 
     texts = [text(length) for length in lengths]
-    embed = Subject("embed, mixed lengths", "embed", padded_sentence(16), "output", texts, (32, 64), 1.0, TARGET)
+    embed = [
+        Subject(title, "embed", padded_sentence(16), "output", texts, (32, 64), limit_s, TARGET, apart=apart)
+        for title, limit_s, apart in (
+            ("embed, mixed lengths", 1.0, False),
+            ("embed, mixed lengths, the lane's processor its own", 2.0, True),
+        )
+    ]
     digits = [
         Subject(title, "digits", picture(), "probabilities", [images(rows) for _ in range(count)], tried, 0.1, TARGET)
         for title, rows, count, tried in (
@@ -108,7 +114,7 @@ def subjects() -> list[Subject]:
         )
         for title, apart in (("digits, 256 rows", False), ("digits, 256 rows, the lane's processor its own", True))
     ]
-    return [embed, *digits, *large]
+    return [*embed, *digits, *large]
 
 
 def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:
