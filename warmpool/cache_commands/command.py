@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-
 from cache.errors import CacheError
-from warmpool.command_group import called, declare
+from warmpool.command_group import Group
 from warmpool.errors import WarmpoolError
 
 COMMANDS = {
@@ -28,15 +26,5 @@ class CacheCommandFailed(WarmpoolError):
     """What was asked for could not be done; the message says why."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands."""
-    declare(parser, COMMANDS)
-
-
-def main(args: argparse.Namespace) -> int:
-    """Run the command."""
-    name, module = called(args, COMMANDS)
-    try:
-        return int(module.main(args))
-    except (CacheError, ValueError) as error:  # ValueError: a setting or an argument that is not allowed
-        raise CacheCommandFailed(f"{name}: {error}") from error
+GROUP = Group(COMMANDS, CacheCommandFailed, (CacheError, ValueError))
+add_arguments, main = GROUP.add_arguments, GROUP.main
