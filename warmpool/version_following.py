@@ -169,7 +169,7 @@ class VersionFollowing:
         found = self.overrule(name, found)
         catalog.named[name] = found.stable
         if self.serving.get(name) != found:
-            log.info("what is served", extra={"model": name} | msgspec.structs.asdict(found))
+            log.info("what is served", extra={"model": name, **msgspec.to_builtins(found)})  # as it is written
             self.serving[name] = found
             for version in found.versions:
                 self._rests.pop(f"{name}/{version}", None)
