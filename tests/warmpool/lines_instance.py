@@ -5,15 +5,15 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cache.local_store import LocalStore
+from tests.all_the_time import AllTheTime
 from tests.instance_process import InstanceProcess, Reply, inferred, wait_until
 from tests.warmpool.line_versions import MODEL, VERSIONS, Line
 from warmpool import wire
@@ -72,27 +72,14 @@ class Seen(NamedTuple):
     cold: bool
 
 
-class Load:
-    """Callers that ask all the time, as `with Load(instance) as load: ...`; every answer has to be right."""
+class Load(AllTheTime):
+    """Callers of an instance of the lines; every answer has to be right."""
 
     def __init__(self, instance: Lines, callers: int = 3) -> None:
+        super().__init__(callers)
         self.counts: Counter[str] = Counter()
         self.first: dict[str, Seen] = {}
-        self.wrong: list[Any] = []
         self._instance = instance
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(callers)]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(60)
 
     def wait_more(self, answers: int = 30, version: str | None = None) -> None:
         """Until so many more were given (of a version)."""
@@ -102,10 +89,10 @@ class Load:
     def _count(self, version: str | None) -> int:
         return self.counts.total() if version is None else self.counts[version]
 
-    def _ask(self, number: int) -> None:
+    def ask_on(self, number: int) -> None:
         rng = np.random.default_rng(number)
         shapes = itertools.cycle([(1, 3), (2, 4), (4, 16), (7, 9), (1, 16), (3, 5)])
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             x = rng.integers(-99, 99, next(shapes)).astype(np.float32)  # exact in every version
             try:
                 reply = self._instance.ask_line(x)
@@ -113,7 +100,7 @@ class Load:
             except (OSError, AssertionError, http.client.HTTPException) as error:
                 self.wrong.append(error)
                 return
-            with self._lock:
+            with self.lock:
                 if version not in self.first:
                     cold = bool(inferred(reply).parameters["cold"])
                     self.first[version] = Seen(self._instance.loads(version), cold)

@@ -9,12 +9,11 @@ import contextlib
 import http.client
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +22,7 @@ import pytest
 from cache.local_store import LocalStore
 from cache.signed_store import SignedStore
 from cache.signing import Trust
+from tests.all_the_time import AllTheTime
 from tests.instance_process import InstanceProcess, inferred, wait_until
 from tests.once import once
 from tests.warmpool.cared_store import SIGNER
@@ -58,30 +58,17 @@ def version(instance: InstanceProcess, name: str) -> str:
     return str(found.get("state", ""))
 
 
-class Callers:
-    """Who ask all the time, as `with Callers(instance) as callers: ...`; what stable answers has to be right."""
+class Callers(AllTheTime):
+    """Callers of the model; what stable answers has to be right."""
 
     def __init__(self, instance: InstanceProcess, count: int = 3) -> None:
+        super().__init__(count)
         self.counts: Counter[tuple[str, int]] = Counter()  # by version and status
-        self.wrong: list[Any] = []
         self._instance = instance
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(count)]
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def _ask(self, number: int) -> None:
+    def ask_on(self, number: int) -> None:
         random = np.random.default_rng(number)
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             ids = random.integers(1, 10, (int(random.integers(1, 3)), int(random.integers(2, 8)))).astype(np.int32)
             tensor = wire.Tensor("INT32", ids.shape, ids.tobytes())
             try:
@@ -97,17 +84,17 @@ class Callers:
                 found = inferred(reply).outputs["total"]
                 if version == STABLE and not np.allclose(found, expected(ids), rtol=1e-5, atol=1e-5):
                     self.wrong.append((ids, found))
-            with self._lock:
+            with self.lock:
                 self.counts[version, reply.status] += 1
             time.sleep(0.005)
 
     def of(self, version: str) -> int:
-        with self._lock:
+        with self.lock:
             return sum(count for (one, _), count in self.counts.items() if one == version)
 
     @property
     def failed(self) -> int:
-        with self._lock:
+        with self.lock:
             return sum(count for (_, status), count in self.counts.items() if status != 200)
 
 
