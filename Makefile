@@ -20,8 +20,16 @@ PROCESSES ?= auto
 ARGS ?=
 SIDE_BY_SIDE = -n $(PROCESSES) --maxprocesses 8 --dist loadfile
 
-CODE := functions warmpool cache examples benchmarks tests
+CODE := functions warmpool cache examples benchmarks infra tests
 PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
+
+# Deploying (docs/guides/deploy.md): where to, whether to print the commands alone (DRY_RUN=1), whether to do what cannot be
+# undone (CONFIRM=yes), the images' tag (the commit) and VARIANT (cpu, cuda), and more for `python -m infra.deploy`.
+SETTINGS ?= infra/settings.env
+DRY_RUN ?=
+CONFIRM ?=
+TAG ?=
+VARIANT ?=
 
 # The tests that meet jax or jaxlib; the others would say the same twice.
 TOUCHES_JAX := $(addprefix tests/cache/test_,arguments.py executable.py fingerprint.py jax_cache.py key.py) \
@@ -37,6 +45,7 @@ unexport PYTHONHOME
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+.PHONY: infra-init infra-plan infra-up infra-down image push precompile deploy rollback status
 .PHONY: help install run publish test test-oldest check bench fmt lint types imports lock clean
 
 help: ## list the targets
@@ -45,6 +54,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  run and publish take PORT, HTTP_PORT, GRPC_PORT, STORE, SIGNING_KEY, ONCE=1, MODEL, VERSION; install takes PYTHON."
+	@echo "  deploying takes SETTINGS, DRY_RUN=1, CONFIRM=yes, TAG, VARIANT, ARGS; see docs/guides/deploy.md."
 
 install: .venv/.installed ## make the virtual environment in .venv, from requirements.lock
 	$(if $(filter install,$(MAKECMDGOALS)),@echo "install: .venv is up to date")
@@ -69,6 +79,41 @@ test: install ## run the tests (ARGS="-k name -x" goes to pytest; PROCESSES=0 fo
 
 test-oldest: .venv-oldest/.installed ## run the tests that touch jax on the oldest jax that is supported
 	@exec $(OLDEST_BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow" $(TOUCHES_JAX) $(ARGS)
+
+# These need no environment of ours: any Python 3.12 does.
+DEPLOY_PYTHON = $(if $(wildcard $(PYTHON_BIN)/python),$(PYTHON_BIN)/python,$$(sh .ci/find_python.sh))
+DEPLOY = @exec $(DEPLOY_PYTHON) -m infra.deploy $@ --settings $(SETTINGS) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) \
+  $(if $(CONFIRM),--confirm $(CONFIRM)) $(if $(TAG),--tag $(TAG)) $(if $(VARIANT),--variant $(VARIANT)) $(ARGS)
+
+infra-init: ## deploying: fetch Terraform's providers and open its state (DRY_RUN=1 prints the commands of any of these)
+	$(DEPLOY)
+
+infra-plan: ## deploying: show what infra-up would change
+	$(DEPLOY)
+
+infra-up: ## deploying: make the cloud what infra/terraform says (asks, or CONFIRM=yes)
+	$(DEPLOY)
+
+infra-down: ## deploying: destroy the environment (asks, or CONFIRM=yes)
+	$(DEPLOY)
+
+image: ## deploying: build the images of this commit
+	$(DEPLOY)
+
+push: ## deploying: push them to the registry
+	$(DEPLOY)
+
+precompile: ## deploying: compile in the cloud what the store lacks for this commit's image
+	$(DEPLOY)
+
+deploy: ## deploying: precompile, new revision, ready check, canary, promotion; or back to the old revision
+	$(DEPLOY)
+
+rollback: ## deploying: all requests to the revision that had them before
+	$(DEPLOY)
+
+status: ## deploying: which revision has which share of the requests (ARGS=--json)
+	$(DEPLOY)
 
 check: lint types imports test test-oldest ## all that CI runs: lint, format, types, import contracts, tests
 

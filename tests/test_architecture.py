@@ -14,7 +14,7 @@ CONTRACTS = {
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
 PACKAGES = ("cache_commands", "compiling", "fitting", "publishing", "rollout", "rollout_commands", "scheduling")
-FOLDERS = ("cache", "functions", "warmpool", *(f"warmpool/{package}" for package in PACKAGES))
+FOLDERS = ("cache", "functions", "warmpool", "infra/deploy", *(f"warmpool/{package}" for package in PACKAGES))
 
 
 def files(folder: str) -> set[str]:

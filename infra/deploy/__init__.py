@@ -1,0 +1,1 @@
+"""The commands behind `make infra-up`, `make deploy` and their like; the standard library is all they need."""

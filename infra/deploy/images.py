@@ -1,0 +1,78 @@
+"""The images: built here, pushed to the environment's registry, and found there by their digest.
+
+They are named by the commit that they were built from. What is deployed is named by its digest, which nobody can move.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from infra.deploy.errors import UsageError
+from infra.deploy.shell import Shell
+
+ENGINES = ("podman", "docker", "buildah")
+VARIANTS = ("cpu", "cuda")
+_LOCAL = "localhost/warmpool"
+_LOGIN_USER = "oauth2accesstoken"  # what Artifact Registry calls whoever brings an access token
+
+
+def commit_tag(shell: Shell, given: str) -> str:
+    """The tag of what is built from this checkout: `given`, or the commit. Raises UsageError where that is not all."""
+    if given:
+        return given
+    shell.need("git")
+    if shell.dry:
+        return shell.value("tag", "git", "rev-parse", "--short=12", "HEAD")
+    if shell.read("git", "status", "--porcelain"):
+        raise UsageError("the checkout has changes that are in no commit: commit them, or give TAG=name")
+    return shell.read("git", "rev-parse", "--short=12", "HEAD")
+
+
+class Images:
+    """The two images of a tag.
+
+    Args:
+        shell: What the engine is run through.
+        tag: Of both.
+        variant: Of the instance's: cpu, or cuda.
+    """
+
+    def __init__(self, shell: Shell, tag: str, variant: str) -> None:
+        shell.need("|".join(ENGINES))
+        self._shell = shell
+        self._engine = next((engine for engine in ENGINES if shutil.which(engine)), ENGINES[0])
+        self._tag = tag
+        self._variant = variant
+
+    def build(self) -> None:
+        """Build both."""
+        for name in ("function", "instance"):
+            variant = ("--build-arg", f"VARIANT={self._variant}") if name == "instance" else ()
+            file = f"infra/images/{name}/Containerfile"
+            self._shell.run(
+                self._engine, "build", "--file", file, *variant, "--tag", f"{_LOCAL}/{name}:{self._tag}", "."
+            )
+
+    def push(self, registry: str, host: str) -> None:
+        """Push both to a registry, `host/project/repository`."""
+        self._shell.need("gcloud")
+        self._shell.hand_over(
+            ("gcloud", "auth", "print-access-token"),
+            (self._engine, "login", "--username", _LOGIN_USER, "--password-stdin", host),
+        )
+        for name in ("function", "instance"):
+            local, remote = (f"{place}/{name}:{self._tag}" for place in (_LOCAL, registry))
+            self._shell.run(self._engine, "tag", local, remote)
+            self._shell.run(self._engine, "push", remote)
+
+
+def pushed_image(shell: Shell, registry: str, tag: str, project: str) -> str:
+    """The name, with its digest, of the instance's image of this tag in the registry. Raises CommandFailed."""
+    image = f"{registry}/instance"
+    digest = shell.value(
+        "digest", "gcloud", "artifacts", "docker", "images", "describe", f"{image}:{tag}", f"--project={project}",
+        "--format=value(image_summary.digest)",
+    )  # fmt: skip
+    if not digest:
+        raise UsageError(f"{image}:{tag} is not in the registry: run make image push first")
+    return f"{image}@{digest}"
