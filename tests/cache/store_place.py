@@ -48,8 +48,8 @@ class Place:
     def _remote(self) -> Remote:
         if self.folder:
             return LocalStore(Path(self.folder))
+        from benchmarks.gameday.gcs_server import client_of
         from cache.gcs_store import GcsStore
-        from tests.cache.gcs_server import client_of
 
         return GcsStore(self.bucket, "some/folder", client_of(self.url))
 

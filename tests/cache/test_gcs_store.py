@@ -23,24 +23,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.errors import NotStored, StoreUnavailable
-from cache.fetching import DOWNLOADS_PARALLEL, fetch_all
-from cache.gcs_download import Patience
-from cache.gcs_errors import TOLD_MAX
-from cache.gcs_store import PUT_IF_BYTES_MAX, GcsStore
-from cache.opening import raw_store
-from tests.cache.gcs_server import (
+from benchmarks.gameday.fault_proxy import (
     FaultProxy,
     answers,
     broken_after,
     changed,
-    client_of,
     done_but,
     hanging,
     lost,
     passed,
     trickling,
 )
+from benchmarks.gameday.gcs_server import client_of
+from cache.errors import NotStored, StoreUnavailable
+from cache.fetching import DOWNLOADS_PARALLEL, fetch_all
+from cache.gcs_download import Patience
+from cache.gcs_errors import TOLD_MAX
+from cache.gcs_store import PUT_IF_BYTES_MAX, GcsStore
+from cache.opening import raw_store
 from tests.cache.store_contract import LARGE_BYTES, StoreContract, end, read
 from tests.cache.store_place import Place, start
 from tests.ports import free_port

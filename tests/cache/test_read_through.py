@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gameday.fault_proxy import FaultProxy
 from cache import local_copies
 from cache.errors import NotStored, StoreUnavailable
 from cache.far_store import AWAY_S
@@ -29,7 +30,7 @@ from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.read_through import ReadThroughStore
 from cache.settings import StoreSettings
-from tests.cache.gcs_server import FaultProxy, GcsServer
+from tests.cache.gcs_server import GcsServer
 from tests.cache.store_contract import StoreContract, end, read, wait_for
 from tests.cache.store_place import ROOT, Place, start
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from benchmarks.gameday import load
+from benchmarks.gameday.load import Answer
 from tests.instance_process import Inferred, InstanceProcess, inferred, tensors, wait_until
 from tests.tiny import BIAS, IDS_MAX, MATRIX, METHODS
 from warmpool import wire
@@ -20,18 +19,6 @@ from warmpool import wire
 PATIENT = {wire.TIMEOUT_HEADER: "600000"}  # nobody is refused because a slow machine might answer late
 
 Arrays = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one request got: the HTTP status, 0 for none at all; and if it was served, how, and whether rightly."""
-
-    number: int
-    method: str
-    status: int
-    said: str = ""
-    lane: str = ""
-    right: bool = True
 
 
 def question(number: int) -> tuple[str, Arrays]:
@@ -87,8 +74,8 @@ def is_right(answer: Inferred, wanted: Arrays) -> bool:
     )
 
 
-class Load:
-    """Callers that ask one after the other until the end of the block, which then has every answer.
+class Load(load.Load):
+    """Callers of the tiny model.
 
     Args:
         instance: Is asked.
@@ -96,108 +83,35 @@ class Load:
     """
 
     def __init__(self, instance: InstanceProcess, callers: int = 8) -> None:
-        self.answers: list[Answer] = []
-        self._instance = instance
-        self._numbers = itertools.count()
-        self._sent: list[int] = []
-        self._stopping = threading.Event()
-        self._executor = ThreadPoolExecutor(callers)
-        self._futures: list[Future[None]] = [self._executor.submit(self._ask_on) for _ in range(callers)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._executor.shutdown()
-        for future in self._futures:
-            future.result()
+        super().__init__(partial(ask, instance), callers)
 
     def wait_for(self, more: int, lane: str = "") -> None:
         """Wait until so many more were served, by a lane if one is named."""
-        before = self._served(lane)
-        wait_until(lambda: self._served(lane) >= before + more)
+        before = self.served(lane)
+        wait_until(lambda: self.served(lane) >= before + more)
 
     def check(self, allowed: Collection[int] = ()) -> Counter[int]:
         """How many got which status, after the end: each one, none wrongly, none another status than 200 and these."""
-        assert sorted(answer.number for answer in self.answers) == sorted(self._sent), "one answer each"
+        assert not self.unanswered, "one answer each"
         wrong = [answer for answer in self.answers if not answer.right]
         assert not wrong, wrong[:3]
         refused = [answer for answer in self.answers if answer.status not in {200, *allowed}]
         assert not refused, refused[:3]
         return Counter(answer.status for answer in self.answers)
 
-    def _served(self, lane: str) -> int:
-        return sum(answer.status == 200 and lane in {"", answer.lane} for answer in self.answers)
 
-    def _ask_on(self) -> None:
-        while not self._stopping.is_set():
-            number = next(self._numbers)
-            self._sent.append(number)
-            self.answers.append(self._ask(number))
-
-    def _ask(self, number: int) -> Answer:
-        name, given = question(number)
-        try:
-            reply = self._instance.infer_reply(f"tiny:{name}", tensors(name, given), headers=PATIENT)
-        except OSError as error:
-            return Answer(number, name, 0, repr(error))
-        if reply.status != 200:
-            return Answer(number, name, reply.status, reply.body.decode(errors="replace"))
-        answer = inferred(reply)
-        right = is_right(answer, expected(name, given))
-        return Answer(number, name, 200, lane=str(answer.parameters["lane"]), right=right)
-
-
-class Readiness:
-    """Looks at what an instance says of its readiness all the time, and keeps what does not go together.
-
-    Whether it is ready is asked between two looks at its status: where these agree, and no lane has changed, it has to
-    agree with them.
-    """
-
-    def __init__(self, instance: InstanceProcess) -> None:
-        self.looks: Counter[bool] = Counter()
-        self.contradictions: list[Any] = []
-        self._instance = instance
-        self._stopping = threading.Event()
-        self._executor = ThreadPoolExecutor(1)
-        self._future = self._executor.submit(self._look_on)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._executor.shutdown()
-        self._future.result()
-
-    def _look_on(self) -> None:
-        before = self._instance.status()
-        while not self._stopping.is_set():
-            ready = self._instance.answers("/v2/health/ready") == 200
-            after = self._instance.status()
-            self._compare(before, ready, after)
-            before = after
-            self._stopping.wait(0.05)
-
-    def _compare(self, before: dict[str, Any], ready: bool, after: dict[str, Any]) -> None:
-        primary = after["lanes"][0]
-        if after["ready"] is not (not after["reasons"]):
-            self.contradictions.append(("reasons", after))
-        if after["ready"] and (primary["state"] not in {"loading", "warm"} or not primary["warm"]):
-            self.contradictions.append(("ready without a lane", after))
-        if primary["circuit"]["state"] == "open" and "is down" not in str(after["reasons"]):
-            self.contradictions.append(("no reason for a lane that is down", after))
-        if _of_readiness(before) == _of_readiness(after):
-            self.looks[ready] += 1
-            if ready is not after["ready"]:
-                self.contradictions.append(("health", before, ready, after))
-
-
-def _of_readiness(status: dict[str, Any]) -> tuple[Any, ...]:
-    primary = status["lanes"][0]
-    return status["ready"], status["state"], primary["pid"], primary["state"], primary["warm"], primary["ended"]
+def ask(instance: InstanceProcess, number: int) -> Answer:
+    """Ask what this number asks."""
+    name, given = question(number)
+    try:
+        reply = instance.infer_reply(f"tiny:{name}", tensors(name, given), headers=PATIENT)
+    except OSError as error:
+        return Answer(number, name, 0, repr(error))
+    if reply.status != 200:
+        return Answer(number, name, reply.status, reply.body.decode(errors="replace"))
+    answer = inferred(reply)
+    right = is_right(answer, expected(name, given))
+    return Answer(number, name, 200, lane=str(answer.parameters["lane"]), right=right)
 
 
 def within(recovery_s_max: float, recovered: Callable[[], Any]) -> float:

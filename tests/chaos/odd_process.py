@@ -1,8 +1,7 @@
-"""`warmpool`, as a process whose lanes have an odd device, and all of whose clock is odd.
+"""`warmpool`, as a process whose lanes have an odd device.
 
 ODD_DEVICE is a folder with files, each of which is one trouble: a run that finds one removes it, and fails as with a
 lost device where its name begins with "lose", and as one executable does where with "fail". One named "lost" stays.
-ODD_CLOCK is a file with the seconds by which `time.time` and `time.time_ns` are off.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +35,6 @@ def make_device_odd(folder: Path) -> None:
     setattr(Executable, "run", odd_run)  # noqa: B010
 
 
-def make_clock_odd(file: Path) -> None:
-    now_ns = time.time_ns
-
-    def odd_ns() -> int:
-        return now_ns() + int(file.read_text()) * 10**9
-
-    setattr(time, "time_ns", odd_ns)  # noqa: B010
-    setattr(time, "time", lambda: odd_ns() / 1e9)  # noqa: B010
-
-
 if __name__ == "__main__":
     make_device_odd(Path(os.environ["ODD_DEVICE"]))
-    make_clock_odd(Path(os.environ["ODD_CLOCK"]))
     sys.exit(cli.main())

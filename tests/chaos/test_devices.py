@@ -8,7 +8,9 @@ from functools import partial
 
 import pytest
 
-from tests.chaos.load import Load, Readiness, within
+from benchmarks.gameday.fates import OddClock
+from benchmarks.gameday.readiness import Readiness
+from tests.chaos.load import Load, within
 from tests.chaos.test_processes import RESTART_S_MAX, pid_of, renewed
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.stopped_lane import StoppedLane
@@ -30,15 +32,13 @@ def device(tmp_path):
 
 @pytest.fixture
 def clock(tmp_path):
-    """A file with the seconds that the clock is off."""
-    (tmp_path / "clock").write_text("0")
-    return tmp_path / "clock"
+    return OddClock(tmp_path / "clock")
 
 
 @pytest.fixture
 def instance(own_store, tmp_path, device, clock):
     # One thread: or the zygote would be no fork of a process that is odd.
-    environment = {"OPENBLAS_NUM_THREADS": "1", "ODD_DEVICE": str(device), "ODD_CLOCK": str(clock)}
+    environment = {"OPENBLAS_NUM_THREADS": "1", "ODD_DEVICE": str(device), **clock.environment}
     with OddInstance(own_store, tmp_path / "log", **environment) as running:
         running.wait_warm()
         yield running
@@ -110,8 +110,7 @@ def test_whatever_the_clock_says_answers_are_right_and_nobody_is_ended(instance,
         for jump in jumps:
             with StoppedLane(instance) as lane:  # so that it has a batch meanwhile
                 lane.wait_busy()
-                clock.with_suffix(".new").write_text(str(jump))
-                clock.with_suffix(".new").rename(clock)
+                clock.jump(jump)
             load.wait_for(100)
         pid = pid_of(instance, "primary")
         os.kill(pid, 9)

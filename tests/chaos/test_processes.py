@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.load import Load, Readiness, within
+from benchmarks.gameday.readiness import Readiness
+from tests.chaos.load import Load, within
 from tests.instance_process import InstanceProcess, serving, wait_until
 from warmpool.circuit import FAILURES_MAX, TRIAL_S_MAX
 from warmpool.watchdog import Limits

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import signal
-import time
-from collections import deque
 from functools import partial
 
 import pytest
 
+from benchmarks.gameday.fault_proxy import FaultProxy, Weather, answers, broken_after, late, lost, passed
+from benchmarks.gameday.readiness import Readiness
 from cache.opening import open_store
 from cache.settings import StoreSettings
 from cache.signing import Signer
-from tests.cache.gcs_server import FaultProxy, GcsServer, answers, broken_after, lost, passed
-from tests.chaos.load import Load, Readiness, within
+from tests.cache.gcs_server import GcsServer
+from tests.chaos.load import Load, within
 from tests.chaos.test_processes import RESTART_S_MAX, pid_of, renewed, send
 from tests.instance_process import InstanceProcess, serving, wait_until
 from tests.tiny import publish_tiny
@@ -63,23 +62,6 @@ def test_executables_are_damaged_in_all_ways_while_it_serves_and_are_loaded_once
         within(RESTART_S_MAX, partial(is_whole, instance))
         load.wait_for(50, "primary")
     load.check()
-
-
-class Weather(deque):
-    """Faults for ever, or none while it is fine: a script that does not run out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.faults = [passed]
-        self._random = random.Random(5)
-
-    def popleft(self):
-        return self._random.choice(self.faults)
-
-
-def late(call):
-    time.sleep(0.3)
-    passed(call)
 
 
 STORM = [answers(503), answers(503), answers(500), late, lost, broken_after(100, reset=True), passed]

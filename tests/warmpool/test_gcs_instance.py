@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.gameday.fault_proxy import FaultProxy, answers, passed
 from cache.opening import open_store
 from cache.settings import StoreSettings
 from cache.signing import Signer
-from tests.cache.gcs_server import FaultProxy, GcsServer, answers, passed
+from tests.cache.gcs_server import GcsServer
 from tests.edges import assert_same, inputs_for, sizes_of
 from tests.instance_process import InstanceProcess, serving, wait_until
 from tests.tiny import publish_tiny

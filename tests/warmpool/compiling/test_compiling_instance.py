@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gameday.fates import Fates
 from cache.failures import recorded
 from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.wanted import wanted
 from tests.instance_process import InstanceProcess, alive, descendants, inferred, wait_until
 from tests.warmpool.command import warmpool
-from tests.warmpool.compiling.fated import Fates
 from tests.warmpool.publishing.toy import Heard, Toy
 from warmpool import wire
 from warmpool.publishing.publish import Options, publish

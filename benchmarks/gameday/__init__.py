@@ -1,0 +1,1 @@
+"""A game day: faults brought upon a running instance, under load, with every answer checked."""
