@@ -1,0 +1,322 @@
+# Where it all lies. No default: nothing is ever made in a project by accident.
+
+variable "project" {
+  description = "Id of the Google Cloud project. It has to exist, with billing."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project))
+    error_message = "project is '${var.project}', allowed: the id of a Google Cloud project, 6 to 30 small letters, digits and '-', such as my-project-123."
+  }
+}
+
+variable "region" {
+  description = "Region of everything, bucket and keys as well. With a GPU: one where Cloud Run has it."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]+-[a-z]+[0-9]{1,2}$", var.region))
+    error_message = "region is '${var.region}', allowed: a region of Google Cloud (no zone, no continent), such as europe-west4."
+  }
+}
+
+variable "env" {
+  description = "Part of every name, so that several environments fit into one project."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9]{1,7}$", var.env))
+    error_message = "env is '${var.env}', allowed: 2 to 8 small letters and digits, such as dev or prod."
+  }
+}
+
+# What runs. The images are what services and jobs are made with; from then on `make deploy` says what they run, and these
+# count no more. So all of it can be made before there is a registry to push an image to.
+
+variable "instance_image" {
+  description = "Image that the pool is made with: a placeholder that answers everything, unless another one is given."
+  type        = string
+  default     = "us-docker.pkg.dev/cloudrun/container/hello"
+
+  validation {
+    condition     = can(regex("^[a-z0-9.-]+/[^\\s:@]+(:[A-Za-z0-9_][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})?$", var.instance_image))
+    error_message = "instance_image is '${var.instance_image}', allowed: HOST/PATH, with :TAG or @sha256:DIGEST."
+  }
+}
+
+variable "function_image" {
+  description = "Image that functions are made with, as instance_image."
+  type        = string
+  default     = "us-docker.pkg.dev/cloudrun/container/hello"
+
+  validation {
+    condition     = can(regex("^[a-z0-9.-]+/[^\\s:@]+(:[A-Za-z0-9_][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})?$", var.function_image))
+    error_message = "function_image is '${var.function_image}', allowed: HOST/PATH, with :TAG or @sha256:DIGEST."
+  }
+}
+
+variable "job_image" {
+  description = "Image that jobs are made with, as instance_image."
+  type        = string
+  default     = "us-docker.pkg.dev/cloudrun/container/job"
+
+  validation {
+    condition     = can(regex("^[a-z0-9.-]+/[^\\s:@]+(:[A-Za-z0-9_][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})?$", var.job_image))
+    error_message = "job_image is '${var.job_image}', allowed: HOST/PATH, with :TAG or @sha256:DIGEST."
+  }
+}
+
+variable "functions" {
+  description = "The functions by name: the target that functions-framework serves, and the file that has it, as the image sees it."
+  type = map(object({
+    target = string
+    source = optional(string)
+  }))
+  default = {}
+
+  validation {
+    condition     = alltrue([for name, _ in var.functions : can(regex("^[a-z][a-z0-9-]{0,29}[a-z0-9]$", name)) && !contains(["pool", "publish", "verify", "gc"], name)])
+    error_message = "functions has ${join(", ", keys(var.functions))}, allowed: names of 2 to 31 small letters, digits and '-', and none of pool, publish, verify, gc."
+  }
+}
+
+# The warm pool.
+
+variable "instance" {
+  description = "Shape of an instance, and of the publish job, so that both have the same fingerprint: cpus, memory in GiB, and a GPU or null."
+  type = object({
+    cpu        = number
+    memory_gib = number
+    gpu        = optional(string)
+  })
+  default = { cpu = 4, memory_gib = 8 }
+
+  validation {
+    condition     = contains([1, 2, 4, 6, 8], var.instance.cpu)
+    error_message = "instance.cpu is ${var.instance.cpu}, allowed: 1, 2, 4, 6 or 8."
+  }
+
+  validation {
+    condition     = var.instance.memory_gib >= max(2, var.instance.cpu / 2) && var.instance.memory_gib <= 4 * var.instance.cpu
+    error_message = "instance.memory_gib is ${var.instance.memory_gib}, allowed: at least 2 and half a GiB for each cpu, at most 4 GiB for each cpu, as Cloud Run has it."
+  }
+
+  validation {
+    condition     = var.instance.gpu == null ? true : var.instance.gpu == "nvidia-l4" && var.instance.cpu >= 4 && var.instance.memory_gib >= 16
+    error_message = "instance.gpu is '${coalesce(var.instance.gpu, "null")}' with ${var.instance.cpu} cpus and ${var.instance.memory_gib} GiB, allowed: null, or nvidia-l4 with at least 4 cpus and 16 GiB."
+  }
+}
+
+variable "instances_min" {
+  description = "Instances that are always warm: the size of the warm pool."
+  type        = number
+  default     = 1
+
+  validation {
+    condition     = var.instances_min >= 0 && var.instances_min <= 100 && floor(var.instances_min) == var.instances_min
+    error_message = "instances_min is ${var.instances_min}, allowed: a whole number from 0 to 100."
+  }
+}
+
+variable "instances_max" {
+  description = "Instances at most: what bounds the bill."
+  type        = number
+  default     = 4
+
+  validation {
+    condition     = var.instances_max >= max(1, var.instances_min) && var.instances_max <= 100 && floor(var.instances_max) == var.instances_max
+    error_message = "instances_max is ${var.instances_max}, allowed: a whole number from instances_min (${var.instances_min}), at least 1, to 100."
+  }
+}
+
+variable "concurrency" {
+  description = "Requests that Cloud Run gives an instance at a time before it starts another one. Batches are made of these."
+  type        = number
+  default     = 80
+
+  validation {
+    condition     = var.concurrency >= 1 && var.concurrency <= 1000 && floor(var.concurrency) == var.concurrency
+    error_message = "concurrency is ${var.concurrency}, allowed: a whole number from 1 to 1000."
+  }
+}
+
+variable "request_s_max" {
+  description = "Seconds that a request may take at most, in functions and pool."
+  type        = number
+  default     = 60
+
+  validation {
+    condition     = var.request_s_max >= 1 && var.request_s_max <= 3600 && floor(var.request_s_max) == var.request_s_max
+    error_message = "request_s_max is ${var.request_s_max}, allowed: a whole number of seconds from 1 to 3600."
+  }
+}
+
+variable "compiles" {
+  description = "Whether instances compile for themselves what the store lacks. They get a signing key and the right to write executables then."
+  type        = bool
+  default     = true
+}
+
+variable "promotes" {
+  description = "Whether instances make a canary stable by themselves. They get the right to write serving.json then; it needs their signing key, so `compiles` as well."
+  type        = bool
+  default     = false
+
+  validation {
+    condition     = !var.promotes || var.compiles
+    error_message = "promotes is true and compiles is false: without a signing key an instance can promote nothing."
+  }
+}
+
+variable "otlp_endpoint" {
+  description = "Base URL of an OTLP/HTTP collector that traces go to, in the VPC network of this module. Empty: traces stay in the instances."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^(https?://[^\\s/?#@]+(/[^\\s?#]*)?)?$", var.otlp_endpoint))
+    error_message = "otlp_endpoint is '${var.otlp_endpoint}', allowed: http://HOST[:PORT][/PATH] or the same with https, or nothing."
+  }
+}
+
+# Who may come in, and from where.
+
+variable "function_ingress" {
+  description = "From where functions can be reached; whoever comes has to be one of function_invokers as well."
+  type        = string
+  default     = "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER"
+
+  validation {
+    condition     = contains(["INGRESS_TRAFFIC_ALL", "INGRESS_TRAFFIC_INTERNAL_ONLY", "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER"], var.function_ingress)
+    error_message = "function_ingress is '${var.function_ingress}', allowed: INGRESS_TRAFFIC_ALL, INGRESS_TRAFFIC_INTERNAL_ONLY or INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER."
+  }
+}
+
+variable "function_invokers" {
+  description = "Who may call the functions: user:, group: or serviceAccount: members."
+  type        = set(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for member in var.function_invokers : can(regex("^(user|group|serviceAccount):[^\\s@]+@[^\\s@]+$", member))])
+    error_message = "function_invokers has ${join(", ", var.function_invokers)}, allowed: user:MAIL, group:MAIL or serviceAccount:MAIL each; never allUsers or allAuthenticatedUsers."
+  }
+}
+
+variable "operators" {
+  description = "People who may change everything in the artifact bucket (distrust a key, restore what was set aside): user: or group: members."
+  type        = set(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for member in var.operators : can(regex("^(user|group):[^\\s@]+@[^\\s@]+$", member))])
+    error_message = "operators has ${join(", ", var.operators)}, allowed: user:MAIL or group:MAIL each."
+  }
+}
+
+variable "event_function" {
+  description = "Name of the function that is told of every object that is finalised in the bucket, by Eventarc. Null: none is."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.event_function == null ? true : contains(keys(var.functions), var.event_function)
+    error_message = "event_function is '${coalesce(var.event_function, "null")}', allowed: one of functions (${join(", ", keys(var.functions))}), or null."
+  }
+}
+
+variable "subnet_cidr" {
+  description = "Addresses of the subnet that instances, functions and jobs send from: private, a /26 or larger, for Cloud Run takes them in blocks of 16."
+  type        = string
+  default     = "10.10.0.0/24"
+
+  validation {
+    condition     = can(cidrhost(var.subnet_cidr, 0)) && can(regex("^(10|172\\.(1[6-9]|2[0-9]|3[01])|192\\.168)\\..*/([89]|1[0-9]|2[0-6])$", var.subnet_cidr))
+    error_message = "subnet_cidr is '${var.subnet_cidr}', allowed: a private IPv4 range from /8 to /26, such as 10.10.0.0/24."
+  }
+}
+
+# What is kept, for how long, and what may be deleted.
+
+variable "deletion_protection" {
+  description = "Whether services, jobs, keys and the bucket withstand `terraform destroy` until this is false."
+  type        = bool
+  default     = true
+}
+
+variable "noncurrent_days" {
+  description = "Days that a replaced or deleted object of the bucket can still be brought back."
+  type        = number
+  default     = 30
+
+  validation {
+    condition     = var.noncurrent_days >= 7 && var.noncurrent_days <= 90 && floor(var.noncurrent_days) == var.noncurrent_days
+    error_message = "noncurrent_days is ${var.noncurrent_days}, allowed: a whole number from 7 to 90."
+  }
+}
+
+variable "log_days" {
+  description = "Days that logs are kept; those of who did what to the store (publish, promote, load, refuse, ...) apart."
+  type = object({
+    all   = number
+    audit = number
+  })
+  default = { all = 30, audit = 400 }
+
+  validation {
+    condition     = alltrue([for days in values(var.log_days) : days >= 1 && days <= 3650 && floor(days) == days])
+    error_message = "log_days has ${join(", ", values(var.log_days))}, allowed: whole numbers from 1 to 3650."
+  }
+}
+
+# Care and cost.
+
+variable "care_schedules" {
+  description = "When the store is verified and swept (unix-cron, in UTC)."
+  type = object({
+    verify = string
+    gc     = string
+  })
+  default = { verify = "17 3 * * *", gc = "47 4 * * 0" }
+
+  validation {
+    condition     = alltrue([for schedule in values(var.care_schedules) : can(regex("^([0-9*/,-]+ ){4}[0-9*/,-]+$", schedule))])
+    error_message = "care_schedules has '${join("', '", values(var.care_schedules))}', allowed: five fields of unix-cron, such as '17 3 * * *'."
+  }
+}
+
+variable "billing_account" {
+  description = "Id of the billing account, for the budget. Null: no budget is made."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.billing_account == null ? true : can(regex("^[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}$", var.billing_account))
+    error_message = "billing_account is '${coalesce(var.billing_account, "null")}', allowed: an id such as 0123AB-CDEF01-234567, or null."
+  }
+}
+
+variable "budget" {
+  description = "What a month may cost before people are told: whole units of a currency, which has to be that of the billing account."
+  type = object({
+    amount   = number
+    currency = string
+  })
+  default = { amount = 200, currency = "EUR" }
+
+  validation {
+    condition     = var.budget.amount >= 1 && floor(var.budget.amount) == var.budget.amount && can(regex("^[A-Z]{3}$", var.budget.currency))
+    error_message = "budget is ${var.budget.amount} '${var.budget.currency}', allowed: a whole amount from 1, and three capital letters such as EUR."
+  }
+}
+
+variable "alert_emails" {
+  description = "Who is told of the budget, beside the billing account's administrators: at most 5 addresses."
+  type        = set(string)
+  default     = []
+
+  validation {
+    condition     = length(var.alert_emails) <= 5 && alltrue([for address in var.alert_emails : can(regex("^[^\\s@]+@[^\\s@]+\\.[^\\s@]+$", address))])
+    error_message = "alert_emails has ${join(", ", var.alert_emails)}, allowed: at most 5 mail addresses."
+  }
+}
