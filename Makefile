@@ -46,7 +46,7 @@ unexport PYTHONHOME
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: infra-init infra-plan infra-up infra-down image push precompile deploy rollback status
-.PHONY: help install run publish test test-oldest check bench fmt lint types imports lock clean
+.PHONY: help install run publish test test-oldest check bench gameday fmt lint types imports lock clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -119,6 +119,9 @@ check: lint types imports test test-oldest ## all that CI runs: lint, format, ty
 
 bench: install ## run the benchmarks and print their tables
 	@exec $(PYTHON_BIN)/python -m benchmarks $(ARGS)
+
+gameday: install ## bring faults upon an instance under load for some minutes, and report (ARGS="--seconds 60 --seed 7")
+	@exec $(PYTHON_BIN)/python -m benchmarks.gameday $(ARGS)
 
 fmt: install ## format the code and repair what ruff can
 	@$(PYTHON_BIN)/ruff format $(PRESENT) .ci
