@@ -14,11 +14,11 @@ ONCE ?=
 # make publish: the file that declares the model, and its version (a number by default).
 MODEL ?=
 VERSION ?=
-# make test: in how many processes (auto: as many as there are cores, 0: in this one), each with files of its own; more for
-# pytest.
-PROCESSES ?= auto
+# make test: in how many processes (0: in this one), each with files of its own, in the order that tests/conftest.py gives
+# them; two a core, since many tests wait for other processes. And more for pytest.
+PROCESSES ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 ARGS ?=
-SIDE_BY_SIDE = -n $(PROCESSES) --maxprocesses 8 --dist loadfile
+SIDE_BY_SIDE = -n $(PROCESSES) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 CODE := functions warmpool cache examples benchmarks infra tests
 PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
@@ -30,6 +30,10 @@ DRY_RUN ?=
 CONFIRM ?=
 TAG ?=
 VARIANT ?=
+
+# make up: the folder of the stack on this machine. Its ports, and MODELS, are variables of `python -m infra.stack up --help`.
+STACK ?= .stack
+LOCAL = @exec $(PYTHON_BIN)/python -m infra.stack
 
 # The tests that meet jax or jaxlib; the others would say the same twice.
 TOUCHES_JAX := $(addprefix tests/cache/test_,arguments.py executable.py fingerprint.py jax_cache.py key.py) \
@@ -45,6 +49,7 @@ unexport PYTHONHOME
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+.PHONY: up down logs stack-status
 .PHONY: infra-init infra-plan infra-up infra-down image push precompile deploy rollback status
 .PHONY: help install run publish test test-oldest check bench gameday fmt lint types imports lock clean
 
@@ -67,6 +72,18 @@ install: .venv/.installed ## make the virtual environment in .venv, from require
 run: install ## publish the examples, start an instance and the functions, send real requests (ONCE=1: then exit)
 	@exec $(PYTHON_BIN)/python -m examples.run --port $(PORT) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
 	  --store $(STORE) $(if $(filter-out 0,$(ONCE)),--once)
+
+up: install ## bring up the whole stack on this machine: functions, two instances, bucket, traces, Prometheus (ARGS=--foreground: stay)
+	$(LOCAL) up --folder $(STACK) $(ARGS)
+
+down: install ## take it down; its artifacts stay (ARGS=--destroy removes them, too: asks, or CONFIRM=yes)
+	$(LOCAL) down --folder $(STACK) $(ARGS)
+
+logs: install ## show what its processes say, in one view (ARGS="instance-1 functions": only these)
+	$(LOCAL) logs --folder $(STACK) $(ARGS)
+
+stack-status: install ## tell how it is (ARGS=--json)
+	$(LOCAL) status --folder $(STACK) $(ARGS)
 
 publish: install ## publish one model: make publish MODEL=examples/embed/model.py [STORE=...] [VERSION=...]
 	@test -n "$(MODEL)" || { echo "say which: make publish MODEL=examples/embed/model.py" >&2; exit 2; }
