@@ -23,8 +23,8 @@ from warmpool import wire
 from warmpool.arena import dtype_of
 from warmpool.datatypes import DATATYPES, OF_DTYPE
 
-WAIT_S_MAX = 30.0
-REQUEST_S_MAX = 30.0
+WAIT_S_MAX = 90.0
+REQUEST_S_MAX = 90.0
 
 
 def wait_until(condition: Callable[[], Any], wait_s_max: float = WAIT_S_MAX) -> Any:

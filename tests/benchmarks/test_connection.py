@@ -27,7 +27,7 @@ def answering(*pieces: Sequence[bytes]) -> Iterator[int]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield listener.getsockname()[1]
-        thread.join(10)
+        thread.join(60)
 
 
 OK = (b"HTTP/1.1 200 OK\r\nInference-Header-Content-Length: 2\r\nConte", b"nt-Length: 6\r\n\r", b"\n{}ab", b"cd")

@@ -23,17 +23,13 @@ from cache.errors import Damaged, NotStored, StoreUnavailable
 from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.settings import StoreSettings
+from tests.cache.files_in_memory import files_in_memory
 from warmpool.weights import WeightsFile
 
 SECRET = b"what nobody else may read " * 10
 LARGE = os.urandom(2 * CHUNK_BYTES + 7)
 ENCRYPTED = ["weights/w", "executables/e", "programs/p", "jax-cache/j"]
 PLAIN = ["models/m/serving.json", "leases/k", "wanted/k", "distrusted/k"]
-
-
-def descriptors():
-    """How many files this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture
@@ -182,11 +178,11 @@ def test_damage_is_told_by_every_way_to_read_and_nothing_is_left_of_it(store, in
     stored = bytearray(inner.get("weights/w"))
     stored[-20] ^= 1
     inner.put("weights/w", bytes(stored))
-    before = descriptors()
+    before = files_in_memory()
     for read in (store.get, store.local_path, store.get_versioned):
         with pytest.raises(Damaged, match="'weights/w' is damaged: its encrypted chunk 2"):
             read("weights/w")
-    assert descriptors() == before
+    assert not files_in_memory() - before
 
 
 def test_an_object_that_was_copied_to_another_path_is_not_taken(store, inner):
@@ -344,22 +340,22 @@ def test_a_local_file_of_what_is_replaced_while_it_is_decrypted_is_the_new_one(t
     inner = Interrupted(tmp_path / "store")
     store = EncryptedStore(inner, keys)
     store.put("weights/w", b"old")
-    before = descriptors()
+    before = files_in_memory()
     inner.meanwhile.append(lambda: store.put("weights/w", b"new"))
     assert store.local_path("weights/w").read_bytes() == b"new"
     assert store.local_path("weights/w").read_bytes() == b"new"
-    assert descriptors() == before + 1
+    assert len(files_in_memory() - before) == 1
 
 
 def test_what_is_replaced_all_the_time_is_not_waited_for_for_ever(tmp_path, keys):
     inner = Interrupted(tmp_path / "store")
     store = EncryptedStore(inner, keys)
     store.put("weights/w", b"old")
-    before = descriptors()
+    before = files_in_memory()
     inner.meanwhile += [lambda: store.put("weights/w", b"new")] * 100
     with pytest.raises(StoreUnavailable, match="'weights/w' is replaced again and again"):
         store.local_path("weights/w")
-    assert descriptors() == before
+    assert not files_in_memory() - before
 
 
 @pytest.mark.parametrize(("error", "raised"), [(FileNotFoundError, NotStored), (PermissionError, StoreUnavailable)])
@@ -403,7 +399,7 @@ def test_more_files_can_be_held_than_the_system_allows_at_first(tmp_path):
 
 def test_threads_that_ask_at_once_get_one_file(store):
     store.put("weights/w", LARGE)
-    before = descriptors()
+    before = files_in_memory()
     together = threading.Barrier(8)
     found = []
 
@@ -419,7 +415,7 @@ def test_threads_that_ask_at_once_get_one_file(store):
     assert len(found) == 8
     assert len(set(found)) == 1
     assert found[0].read_bytes() == LARGE
-    assert descriptors() == before + 1
+    assert len(files_in_memory() - before) == 1
 
 
 def test_a_system_without_files_in_memory_is_told(store, monkeypatch):

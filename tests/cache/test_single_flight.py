@@ -242,7 +242,7 @@ def test_who_waits_too_long_is_told_whom_for(store):
         start_s = time.monotonic()
         with pytest.raises(NotMadeYet, match=rf"the toy is still being made by .*:{os.getpid()} after 0\.3 s"):
             Want(store).fetch(wait_s_max=0.3)
-        assert time.monotonic() - start_s < 0.3 + WAIT_S_MAX / 10
+        assert time.monotonic() - start_s < WAIT_S_MAX
 
 
 def test_an_error_is_recorded_and_told_to_all_in_the_same_words(store):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -21,6 +20,7 @@ from cache.quarantine import quarantined
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE, Signer, Trust
 from cache.verification import Checked, check, set_aside
+from tests.cache.files_in_memory import files_in_memory
 from tests.cache.meddling import MeddledStore
 
 SIGNER, REVOKED, STRANGER = (Signer(Ed25519PrivateKey.from_private_bytes(bytes([one]) * 32)) for one in (1, 2, 3))
@@ -292,16 +292,13 @@ def test_an_encrypted_object_is_checked_decrypted_and_moved_as_it_lies_there(enc
 
 
 def test_checking_many_weights_keeps_none_of_them_in_memory(encrypted):
-    def open_files():
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names are enough
-
     contents = [bytes([number]) * 5000 for number in range(20)]
     paths = [f"weights/{hashlib.sha256(content).hexdigest()}" for content in contents]
     for path, content in zip(paths, contents, strict=True):
         encrypted.put(path, content)
-    before = open_files()
+    before = files_in_memory()
     assert {check(encrypted, path).fault for path in paths} == {""}
-    assert open_files() == before
+    assert not files_in_memory() - before
 
 
 def test_what_is_of_a_newer_format_is_for_another_release_to_judge(tmp_path):

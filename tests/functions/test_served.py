@@ -19,13 +19,13 @@ from tests.functions.fake_instance import Say
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-START_S_MAX = 30
+START_S_MAX = 60
 
 
 def post(url, body, headers=()):
     request = urllib.request.Request(url, body, dict(headers), method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, dict(response.headers), json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers), json.load(error)
@@ -62,7 +62,7 @@ def served(instance_url, log_path, *flags, **environment):
         yield f"http://127.0.0.1:{port}/"
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.mark.parametrize("flags", [(), ("--asgi",)])

@@ -27,7 +27,7 @@ from warmpool.datatypes import DATATYPES
 from warmpool.errors import BadInput
 
 BODY_BYTES_MAX = 1_000_000
-CALL_S_MAX = 30.0
+CALL_S_MAX = 90.0
 TRACE = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 
 STATUS = {

@@ -54,7 +54,7 @@ def assert_documented(reply, *statuses):
 
 def raw(instance, *pieces):
     """Send bytes as they are and read the response that comes, whether or not all was taken."""
-    with socket.create_connection(("127.0.0.1", instance.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", instance.port), timeout=60) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
                 connection.sendall(piece)
@@ -572,7 +572,7 @@ def test_an_upgrade_is_not_taken_up_and_its_request_answered(instance, answers_o
 
 def test_a_caller_that_closed_its_sending_half_gets_its_answer_and_the_end(instance, answers_on):
     body = body_of(X)
-    with socket.create_connection(("127.0.0.1", instance.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", instance.port), timeout=60) as connection:
         connection.sendall(request_head(f"Content-Length: {len(body)}") + body)
         connection.shutdown(socket.SHUT_WR)
         data = b""

@@ -29,7 +29,7 @@ from warmpool.sent_batches import STAGED_US_MAX
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import LOOK_S, Cause, Limits
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 60.0
 LONG_STEPS = 2**31 - 2  # more than a second
 SIGNED_ONLY = Trust()
 

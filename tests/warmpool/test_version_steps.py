@@ -34,7 +34,7 @@ from warmpool.traffic import Traffic
 from warmpool.version_following import VersionFollowing
 from warmpool.version_routing import NOTHING_WISHED, Wish
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 
 
 class World:

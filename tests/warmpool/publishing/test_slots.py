@@ -9,7 +9,7 @@ import pytest
 
 from warmpool.publishing.slots import Slots
 
-WAIT_S_MAX = 30
+WAIT_S_MAX = 60
 
 
 def test_shared_turns_overlap() -> None:

@@ -36,7 +36,7 @@ SPEC = RolloutSpec(started_s=1000.0, bake_s=0.0, requests_min=1)
 SERVING = Serving(stable="1", canary="2", share=0.25, mirror=0.5, changed_s=1000.0, rollout=SPEC)
 PATH = record_path("toy", SPEC)
 TRUST = Trust.of([SIGNER.public])
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 
 
 class FakeVersions:

@@ -24,7 +24,7 @@ from warmpool.tensors import Tensor
 STABLE = doubling()
 CANARY = dataclasses.replace(doubling(), version="2")
 FINITE = Rule(None)
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 
 
 class Scene:
