@@ -151,13 +151,17 @@ class Batcher:
                 except Exception as error:  # noqa: BLE001  whatever it is: the others are not to suffer
                     part.answer.set_exception(error)
             row += part.rows
+        self._queues[lane].ran(batch)
+        self._pump()
+        asyncio.get_running_loop().call_soon(self._note, lane, batch)  # behind the callers: they go on first
+
+    def _note(self, lane: LaneProxy, batch: Batch) -> None:
+        """Keep what a batch took, whoever wants to know it."""
         try:
             lane.costs.observe(batch.method, batch.executable, batch.took_us)
-            self._queues[lane].ran(batch)
             self._finished(batch, lane)
-        except Exception:  # what is noted of a batch is nobody's answer
+        except Exception:  # it is nobody's answer
             log.exception("a batch cannot be noted")
-        self._pump()
 
     def failed(self, batch: Batch | None, *, out_of_memory: bool = False) -> None:
         """Run a failed batch's parts once more, smaller where there was no room; fail those that had that chance."""

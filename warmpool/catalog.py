@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,12 @@ Tensors = tuple[tuple[str, tuple[int, ...]], ...]  # (dtype name, shape) of each
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedMethod:
-    """One method of a served version. Compared by identity: it is the key of queues and tables."""
+    """One method of a served version. Compared by identity: it is the key of queues and tables.
+
+    Attributes:
+        mergeable: Whether rows of different requests may share a batch: every tensor has the batch dimension first.
+        elements_max: Elements of all inputs together, every named dimension at its declared maximum.
+    """
 
     model: str
     version: str
@@ -36,12 +42,15 @@ class ServedMethod:
     spec: MethodSpec
     dims: dict[str, DimSpec]
     batch: str | None
+    mergeable: bool = field(init=False)
+    elements_max: int = field(init=False)
 
-    @property
-    def mergeable(self) -> bool:
-        """Whether rows of different requests may share a batch: every tensor has the batch dimension first."""
+    def __post_init__(self) -> None:
         tensors = (*self.spec.inputs, *self.spec.outputs)
-        return self.batch is not None and all(tensor.shape[:1] == (self.batch,) for tensor in tensors)
+        mergeable = self.batch is not None and all(tensor.shape[:1] == (self.batch,) for tensor in tensors)
+        largest = {name: dim.max for name, dim in self.dims.items()}
+        object.__setattr__(self, "mergeable", mergeable)  # every request asks for both: they are worked out once
+        object.__setattr__(self, "elements_max", sum(prod(shape) for _, shape in self.inputs_of(largest)))
 
     def inputs_of(self, sizes: dict[str, int]) -> Tensors:
         return _tensors(self.spec.inputs, sizes)

@@ -104,6 +104,9 @@ class DataPlane:
             NotFound: There is none.
             NotWarm: That cannot be known yet, or it cannot be served.
         """
+        current = self.catalog.models.get(name)
+        if current is not None and (version is None or version == current.manifest.version):
+            return current
         found = self._versions(name)
         if version is None:
             version = self.catalog.stable(name)
@@ -133,15 +136,16 @@ class DataPlane:
             NotFound, NotWarm: As `method`.
         """
         name = path.partition(":")[0]
-        found, warm = self._versions(name), self.warm.get(name, frozenset())
+        warm = self.warm.get(name, frozenset())
         if wish.version:
             pinned = self.model(name, wish.version)
             if wish.version not in warm and wish.version != self.catalog.stable(name):
                 raise NotWarm(f"version {wish.version[:64]!r} of {name!r} is not fully warm yet; see /v1/status")
             return _method(pinned, path)
         stable, routing = self.model(name), self.routing.get(name)
-        if routing is None or len(found) == 1:
+        if routing is None or not routing.serving.canary:
             return _method(stable, path)
+        found = self._versions(name)
         having = {version for version in warm if found[version].method(_named(path))}
         return _method(found[routing.choose(wish, having)], path)
 
@@ -257,7 +261,7 @@ class DataPlane:
     ) -> list[Part]:
         """One part, or as many as the largest bucket asks for."""
         for spec, array in zip(method.spec.inputs, arrays, strict=True):  # larger ones would lie where others' rows do
-            shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape)
+            shape = tuple([axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape])
             assert array.shape == shape, (spec.name, array.shape, sizes)
         loop = asyncio.get_running_loop()
         now_s = loop.time()

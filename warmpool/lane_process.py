@@ -174,17 +174,16 @@ class LaneProcess:
         self._loop.call_later(LOOK_S, self._look, channel)
 
     def _readable(self) -> None:
-        while self._channel is not None:
-            try:
-                data = self._channel.recv(MESSAGE_BYTES_MAX)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:  # told once, of what it left unread: what it said before comes all the same
-                continue
-            try:
-                self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
-            except Exception as error:  # noqa: BLE001  it is logged
-                self.give_up(error)
+        """Read one message. Where more of them wait, the loop calls again."""
+        assert self._channel is not None
+        try:
+            data = self._channel.recv(MESSAGE_BYTES_MAX)
+        except (BlockingIOError, ConnectionResetError):  # the latter once, of what was left unread: what was said comes
+            return
+        try:
+            self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
+        except Exception as error:  # noqa: BLE001  it is logged
+            self.give_up(error)
 
     def _received(self, message: messages.FromLane | messages.Born | messages.Gone) -> None:
         match message:

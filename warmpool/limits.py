@@ -6,7 +6,6 @@ more numbers than its inputs have at their declared maxima, so a body that is to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from warmpool.catalog import ServedMethod
@@ -15,15 +14,7 @@ NUMBER_BYTES_MAX = 64  # a double in full is 24 characters; the rest is for brac
 REST_BYTES_MAX = 1 << 16  # names, datatypes, shapes, parameters, the outputs asked for
 
 
-def elements_max(method: ServedMethod) -> int:
-    """Elements of all inputs together, every named dimension at its declared maximum."""
-    return sum(
-        math.prod(axis if isinstance(axis, int) else method.dims[axis].max for axis in spec.shape)
-        for spec in method.spec.inputs
-    )
-
-
 def request_bytes_max(methods: Iterable[ServedMethod], ceiling: int) -> int:
     """Bytes that a request for one of these methods may have, in any form of any protocol; `ceiling` at most."""
-    elements = max(map(elements_max, methods), default=0)
+    elements = max((method.elements_max for method in methods), default=0)
     return min(elements * NUMBER_BYTES_MAX + REST_BYTES_MAX, ceiling)

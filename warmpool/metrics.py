@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -61,21 +62,34 @@ class Metrics:
             registry=self.registry,
         )
         self.registry.register(_Gauges(instance))
+        self._of_requests = cache(self._request_series)  # they are as many as the registry keeps anyway
+        self._of_batches = cache(self._batch_series)
 
     def request(self, method: ServedMethod | None, status: int | str, seconds: float, trace_id: str) -> None:
         """Count an answered request; refused ones have no method, since a caller's words must not become labels."""
-        labels = (method.model, method.name) if method else ("", "")
-        self._requests.labels(*labels, str(status)).inc()
-        if method:
-            self._seconds.labels(*labels).observe(seconds, {"trace_id": trace_id})
+        if method is None:
+            self._requests.labels("", "", str(status)).inc()
+            return
+        requests, taken = self._of_requests(method.model, method.name, str(status))
+        requests.inc()
+        taken.observe(seconds, {"trace_id": trace_id})
 
     def batch(self, batch: Batch, lane: LaneProxy) -> None:
         """Count an executed batch."""
-        labels = (batch.method.model, batch.method.name, lane.name)
-        self._rows.labels(*labels).observe(batch.rows)
-        self._padding.labels(*labels).observe(batch.padding)
+        rows, padding, prediction = self._of_batches(batch.method.model, batch.method.name, lane.name)
+        rows.observe(batch.rows)
+        padding.observe(batch.padding)
         if batch.took_us > 0:  # else a clock was set back
-            self._prediction.labels(*labels).observe(batch.predicted_us / batch.took_us)
+            prediction.observe(batch.predicted_us / batch.took_us)
+
+    def _request_series(self, model: str, method: str, status: str) -> tuple[Counter, Histogram]:
+        return self._requests.labels(model, method, status), self._seconds.labels(model, method)
+
+    def _batch_series(self, model: str, method: str, lane: str) -> tuple[Histogram, Histogram, Histogram]:
+        rows, padding, prediction = (
+            series.labels(model, method, lane) for series in (self._rows, self._padding, self._prediction)
+        )
+        return rows, padding, prediction
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of all series and its content type, in the format that the scraper prefers."""

@@ -134,13 +134,10 @@ def _check_values(field: str, array: Array, low: Any, high: Any) -> None:
 
     Bounds are rounded to the dtype first, as a caller's values are: bfloat16 would be compared in double precision.
     """
-    holds = np.ones(array.shape, bool)
-    if low is not None:
-        holds &= array >= np.array(low, array.dtype)
-    if high is not None:
-        holds &= array <= np.array(high, array.dtype)
-    if not holds.all():
-        index = tuple(int(axis) for axis in np.argwhere(~holds)[0])
+    bounds = [(np.greater_equal, low), (np.less_equal, high)]
+    held = [compare(array, np.array(bound, array.dtype)) for compare, bound in bounds if bound is not None]
+    if any(np.count_nonzero(one) < array.size for one in held):
+        index = tuple(int(axis) for axis in np.argwhere(~np.logical_and.reduce(held))[0])
         where = f"{field}[{', '.join(map(str, index))}]" if index else field
-        bounds = f"{'any' if low is None else low} to {'any' if high is None else high}"
-        raise BadInput.about(where, array[index].item(), bounds)
+        allowed = f"{'any' if low is None else low} to {'any' if high is None else high}"
+        raise BadInput.about(where, array[index].item(), allowed)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.warmpool.served import doubling, method, tensor
 from warmpool import wire
-from warmpool.limits import NUMBER_BYTES_MAX, REST_BYTES_MAX, elements_max, request_bytes_max
+from warmpool.limits import NUMBER_BYTES_MAX, REST_BYTES_MAX, request_bytes_max
 
 CEILING = 1 << 40
 LONGEST = -2.2250738585072014e-308
@@ -21,9 +21,9 @@ PAIR = method(
 
 
 def test_elements_are_those_of_all_inputs_at_their_maxima():
-    assert elements_max(doubling()) == 100
-    assert elements_max(PAIR) == 100 * 16 + 100 * 3 + 1
-    assert elements_max(method([], [])) == 0
+    assert doubling().elements_max == 100
+    assert PAIR.elements_max == 100 * 16 + 100 * 3 + 1
+    assert method([], []).elements_max == 0
 
 
 def test_the_largest_of_several_methods_counts_and_the_ceiling_bounds_it():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import accumulate
 from math import inf, prod
 from typing import Protocol
@@ -54,8 +53,8 @@ class CostGrid:
             rows = bisect_left(self._rows, one.bucket[self._batch]) if self._batch else 0
             self._improve(self._number(one.bucket), rows, one)
         self._spread()
-        self.longest_us = max(self._predicted.values(), default=0.0)
         self._by_rows: dict[int, list[float]] = {}
+        self._best_rows: dict[int, int] = {}
         self._joined: dict[tuple[int, int], int] = {}
 
     def shape(self, need: Sizes) -> int | None:
@@ -101,13 +100,12 @@ class CostGrid:
         """What running a candidate hardly ever takes more than."""
         return self._bounds[id(candidate)]
 
-    @cached_property
-    def best_rows(self) -> list[int]:
-        """By shape: the number of rows beyond which a row gets no cheaper."""
-        return [
-            min(range(1, self.rows_max + 1), key=lambda rows: (self.costs_us(shape)[rows] / rows, rows), default=0)
-            for shape in range(self.shapes)
-        ]
+    def best_rows(self, shape: int) -> int:
+        """The number of rows of a shape beyond which a row gets no cheaper."""
+        if (found := self._best_rows.get(shape)) is None:
+            costs_us = self.costs_us(shape)  # constant up to each size, where a row is the cheapest then
+            found = self._best_rows[shape] = min(self._rows, key=lambda rows: (costs_us[rows] / rows, rows))
+        return found
 
     def _number(self, bucket: Sizes) -> int:
         return sum(bisect_left(sizes, bucket[name]) * stride for name, sizes, stride in self._axes)

@@ -31,40 +31,54 @@ class Grids:
         self._candidates: dict[Method, Sequence[Candidate]] = {}
 
     def __getitem__(self, method: Method) -> CostGrid:
-        return self._grids[method]
+        return self._of(method)
 
     def set_warm(self, method: Method, candidates: Sequence[Candidate]) -> None:
         """Say what is warm for a method."""
         self._candidates[method] = candidates
-        self._grids[method] = CostGrid(method, candidates, self._costs)
-        self.longest_us = max(grid.longest_us for grid in self._grids.values())
+        self._grids.pop(method, None)
+        self.longest_us = self._longest_us()
 
     def forget(self, method: Method) -> None:
         """A method that is gone."""
         for known in (self._grids, self._candidates, self.ran_s):
             known.pop(method, None)
-        self.longest_us = max((grid.longest_us for grid in self._grids.values()), default=0.0)
+        self.longest_us = self._longest_us()
 
     def renewed(self) -> bool:
-        """Make all grids anew if predictions have moved since they were made; whether they had."""
+        """Forget all grids if predictions have moved since they were made; whether they had."""
         if self._version == self._costs.version:
             return False
         self._version = self._costs.version
-        for method, candidates in self._candidates.items():
-            self.set_warm(method, candidates)
+        self._grids.clear()
+        self.longest_us = self._longest_us()
         return True
 
     def rows_max(self, method: Method, need: Sizes) -> int:
         """The most rows of a need (its own rows aside) that run together; 0 where nothing warm covers it."""
-        grid = self._grids.get(method)
-        shape = grid.shape(need) if grid else None
-        if grid is None or shape is None:
+        grid = self._of(method)
+        shape = grid.shape(need)
+        if shape is None:
             return 0
         costs_us = grid.costs_us(shape)
         return max((rows for rows in range(1, grid.rows_max + 1) if costs_us[rows] < inf), default=0)
 
     def covers(self, method: Method, need: Sizes, rows: int) -> bool:
         """Whether something warm runs it."""
-        grid = self._grids.get(method)
-        shape = grid.shape(need) if grid else None
-        return grid is not None and shape is not None and grid.cheapest(rows, shape) is not None
+        grid = self._of(method)
+        shape = grid.shape(need)
+        return shape is not None and grid.cheapest(rows, shape) is not None
+
+    def _of(self, method: Method) -> CostGrid:
+        """A method's grid, made when it is asked for: most are forgotten before they are."""
+        if (grid := self._grids.get(method)) is None:
+            grid = CostGrid(method, self._candidates.get(method, ()), self._costs)
+            if method in self._candidates:
+                self._grids[method] = grid
+        return grid
+
+    def _longest_us(self) -> float:
+        predicted_us = self._costs.predicted_us
+        return max(
+            (predicted_us(method, one) for method, known in self._candidates.items() for one in known), default=0.0
+        )

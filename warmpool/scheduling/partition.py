@@ -33,17 +33,17 @@ def cheapest_groups[S: Sized](items: Sequence[S], grid: CostGrid) -> list[list[S
     The least of all ways to cut them, for up to `BLOCKS_MAX`; beyond that, of all that leave blocks of neighbours
     whole. No block has more rows than those with which a row of its shape costs least.
     """
-    blocks = _blocks(items, -(-len(items) // BLOCKS_MAX), grid.best_rows)
+    blocks = _blocks(items, -(-len(items) // BLOCKS_MAX), grid)
     cuts = partition([sum(item.rows for item in block) for block in blocks], [block[0].shape for block in blocks], grid)
     return [[item for block in blocks[start:end] for item in block] for start, end in cuts]
 
 
-def _blocks[S: Sized](items: Sequence[S], size: int, best_rows: Sequence[int]) -> list[list[S]]:
+def _blocks[S: Sized](items: Sequence[S], size: int, grid: CostGrid) -> list[list[S]]:
     """Neighbours of one shape, at most `size` of them together."""
     blocks: list[list[S]] = []
     room = rows = 0
     for item in items:
-        if room and blocks[-1][0].shape == item.shape and rows + item.rows <= best_rows[item.shape]:
+        if room and blocks[-1][0].shape == item.shape and rows + item.rows <= grid.best_rows(item.shape):
             blocks[-1].append(item)
             room -= 1
             rows += item.rows

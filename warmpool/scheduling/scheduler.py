@@ -218,7 +218,7 @@ class LaneScheduler[I: Item]:
         shape = grid.shape(item.need)
         assert shape is not None, item
         rank_s = item.arrived_s - item.priority * self.policy.aging_s
-        full = not item.method.mergeable or item.rows >= grid.best_rows[shape]
+        full = not item.method.mergeable or item.rows >= grid.best_rows(shape)
         return Entry(item, shape, rank_s, grid.costs_us(shape)[item.rows] * _US, promised=promised, full=full)
 
     def _enter(self, entry: Entry[I]) -> None:
@@ -285,7 +285,7 @@ class LaneScheduler[I: Item]:
     def _ripe_s(self, group: Planned[I]) -> float:
         """From when on a group does not wait for company. Who has no promise has no time to spare that is known of."""
         wait_s = self.policy.gather_s if group.method.mergeable and group.promise_s <= group.due_s else 0.0
-        if not wait_s or group.rows >= group.grid.best_rows[group.shape]:
+        if not wait_s or group.rows >= group.grid.best_rows(group.shape):
             return 0.0
         return min(entry.item.arrived_s for entry in group.entries) + wait_s
 
