@@ -135,7 +135,7 @@ class Backlog:
         if gap is None:
             return None
         if message.failure:
-            self._fail(gap, message.failure, message.seconds, now)
+            self._fail(gap, message.failure, message.seconds, now, passing=message.passing)
         else:
             self._times.took(gap, now.s - running.since_s, first=running.first)
             self._deaths.pop(gap.key, None)
@@ -158,7 +158,7 @@ class Backlog:
         left = list(running.left.values())
         for gap in left:
             if message.failure:
-                self._fail(gap, message.failure, now.s - running.began_s, now)
+                self._fail(gap, message.failure, now.s - running.began_s, now, passing=message.passing)
             else:
                 self.history.rest(gap, NOTHING_DONE, now.s)  # others made it, if it is not missing any more
         for gap in running.unseen:
@@ -248,8 +248,8 @@ class Backlog:
             "ready_in_s": None if ready_in_s is None else round(ready_in_s, 3),
         }
 
-    def _fail(self, gap: Gap, reason: str, seconds: float, now: Now) -> None:
-        self.history.fail(gap, reason, seconds, now.epoch_s, now.s)
+    def _fail(self, gap: Gap, reason: str, seconds: float, now: Now, *, passing: bool = False) -> None:
+        self.history.fail(gap, reason, seconds, now.epoch_s, now.s, passing=passing)
 
     def _reschedule(self, now: Now) -> None:
         running = self.running

@@ -2,7 +2,8 @@
 
 A failure concerns one key, so another program, kind of machine or option is another chance. What failed is tried again
 less and less often: what the store says failed to compile (`cache.failures`) is not compiled then, unless somebody
-forgot that, but it may have been made elsewhere, or it failed for the machine's sake.
+forgot that, but it may have been made elsewhere. What failed for the sake of the moment, as on a full disk or while the
+store is away, is tried again soon, and never seldom: nothing else would notice that the moment is over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from warmpool.compiling.gaps import Gap
 KEPT_MAX = 32
 RETRY_FIRST_S = 60.0
 RETRY_S_MAX = 3600.0
+PASSING_FIRST_S, PASSING_S_MAX = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a gap is not closed, how often that was tried, and when it is again (monotonic)."""
+    """Why a gap is not closed, how often that was tried, and when it is again (monotonic).
+
+    `passing`: it is a failure of the moment. Tries are counted since the last failure of the other kind.
+    """
 
     gap: Gap
     reason: str
     tries: int
     again_s: float
+    passing: bool
 
 
 class History:
@@ -75,17 +81,20 @@ class History:
         self.made += 1
         self.outcomes.append(Outcome(gap, "made", seconds, when_s))
 
-    def fail(self, gap: Gap, reason: str, seconds: float, when_s: float, now_s: float) -> None:
-        """A gap cannot be closed now."""
-        self.rest(gap, reason, now_s)
+    def fail(
+        self, gap: Gap, reason: str, seconds: float, when_s: float, now_s: float, *, passing: bool = False
+    ) -> None:
+        """A gap cannot be closed now; `passing`: for the sake of the moment."""
+        self.rest(gap, reason, now_s, passing=passing)
         self.failed += 1
         self.outcomes.append(Outcome(gap, "failed", seconds, when_s, reason))
 
-    def rest(self, gap: Gap, reason: str, now_s: float) -> None:
+    def rest(self, gap: Gap, reason: str, now_s: float, *, passing: bool = False) -> None:
         """Do not try a gap for a while."""
         before = self.failures.get(gap.key)
-        tries = before.tries + 1 if before else 1
-        self.failures[gap.key] = Failure(gap, reason, tries, now_s + backoff_s(tries, RETRY_FIRST_S, RETRY_S_MAX))
+        tries = before.tries + 1 if before and before.passing is passing else 1
+        first_s, longest_s = (PASSING_FIRST_S, PASSING_S_MAX) if passing else (RETRY_FIRST_S, RETRY_S_MAX)
+        self.failures[gap.key] = Failure(gap, reason, tries, now_s + backoff_s(tries, first_s, longest_s), passing)
 
     def may_try(self, gap: Gap, now_s: float) -> bool:
         """Whether it is time for another try of a gap."""

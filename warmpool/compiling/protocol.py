@@ -70,7 +70,7 @@ class Placed(_Message, frozen=True, kw_only=True):
     """How the work for a place ended, after how many seconds, and why there is nothing, "" if it is filled.
 
     `visible` says whether lanes may see it now. Until its lane's minimum sets are whole they do not, and then they see
-    all of it.
+    all of it. `passing` says that the failure is one of this moment, such as a full disk.
     """
 
     job: int
@@ -78,13 +78,18 @@ class Placed(_Message, frozen=True, kw_only=True):
     seconds: float
     failure: str
     visible: bool
+    passing: bool = False
 
 
 class Done(_Message, frozen=True, kw_only=True):
-    """A job is over; `failure` says why what nothing was said of was not made, "" if that is nothing."""
+    """A job is over; `failure` says why what nothing was said of was not made, "" if that is nothing.
+
+    `passing` says that the failure is one of this moment, such as a store that is away.
+    """
 
     job: int
     failure: str
+    passing: bool = False
 
 
 ToWorker = Open | Job

@@ -20,7 +20,7 @@ from typing import IO
 
 import msgspec
 
-from cache.errors import CacheError
+from cache.errors import CacheError, StoreUnavailable
 from cache.opening import open_store
 from cache.records import decoded
 from cache.signed_store import SignedStore
@@ -29,6 +29,7 @@ from warmpool.compiling.protocol import Alive, Done, FromWorker, Job, Open, Plac
 from warmpool.errors import PublishError, WarmpoolError
 from warmpool.manifest import Manifest, manifest_path
 from warmpool.publishing import places as publishing
+from warmpool.publishing.claims import is_passing
 from warmpool.publishing.from_store import make_from_store
 from warmpool.publishing.machines import Children, Limits, Machine
 from warmpool.publishing.made import PlaceMade
@@ -59,15 +60,18 @@ class Worker:
     def run(self, jobs: queue.SimpleQueue[Job | None]) -> None:
         """Do jobs until there is None."""
         while (job := jobs.get()) is not None:
-            failure = ""
+            failure, passing = "", False
             try:
                 self._do(job)
             except (WarmpoolError, CacheError, OSError) as error:
                 failure = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
+                passing = isinstance(error, StoreUnavailable | OSError)
+                passing |= isinstance(error, PublishError) and is_passing(error)
             except Exception as error:  # of a mistake of ours, too, the front has to know
                 log.exception("job failed")
                 failure = f"{type(error).__name__}: {error}"
-            self._say(Done(job=job.number, failure=failure[: protocol.REASON_CHARACTERS_MAX]))
+            failure = failure[: protocol.REASON_CHARACTERS_MAX]
+            self._say(Done(job=job.number, failure=failure, passing=passing))
 
     def end(self) -> None:
         """Let a job fail that is under way, and begin no other."""
@@ -85,8 +89,16 @@ class Worker:
         def told(made: PlaceMade) -> None:
             failure = made.failure[: protocol.REASON_CHARACTERS_MAX]
             place = Place(*made.place)
-            said = Placed(job=job.number, place=place, seconds=made.seconds, failure=failure, visible=made.visible)
-            self._say(said)
+            self._say(
+                Placed(
+                    job=job.number,
+                    place=place,
+                    seconds=made.seconds,
+                    failure=failure,
+                    visible=made.visible,
+                    passing=made.passing,
+                )
+            )
 
         why = "it was missing, and an instance compiled it"
         make_from_store(

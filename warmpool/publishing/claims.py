@@ -175,6 +175,11 @@ class Claims:
         return self._wanted.setdefault(entry.key, _Wanted(flight))
 
 
+def is_passing(error: PublishError) -> bool:
+    """Whether a child's failure says nothing about what it was to do: another try may well end otherwise."""
+    return isinstance(error.__cause__, WorkerFailed) and not _is_about_program(error.__cause__)
+
+
 def _is_about_program(error: WorkerFailed) -> bool:
     """Not about a full disk, say, or a child that was told to end."""
     if error.reason == "exception":

@@ -37,6 +37,7 @@ class PlaceMade:
         seconds: From its begin to its end; others may have been under way beside it.
         failure: Why there is none, "" if there is one, proved and stored.
         visible: Whether lanes may see it now: the target is stored, and lists it.
+        passing: Whether the failure is one of this moment, such as a full disk.
     """
 
     place: Place
@@ -44,6 +45,7 @@ class PlaceMade:
     seconds: float
     failure: str
     visible: bool
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from warmpool.errors import PublishError
 from warmpool.manifest import ProofSpec, executable_path, target_path
 from warmpool.publishing.artifacts import Artifacts, read_made
 from warmpool.publishing.buckets import Bucket
-from warmpool.publishing.claims import Begun, Claims, share
+from warmpool.publishing.claims import Begun, Claims, is_passing, share
 from warmpool.publishing.draft import Draft
 from warmpool.publishing.entries import Entry
 from warmpool.publishing.jobs import Jobs
@@ -267,14 +267,14 @@ class TargetMaker:
         if not self.how.goes_on or not self.children.alive:
             raise error
         self.failed[entry.place] = str(error)
-        self._tell(entry)
+        self._tell(entry, passing=is_passing(error))
 
-    def _tell(self, entry: Entry) -> None:
+    def _tell(self, entry: Entry, *, passing: bool = False) -> None:
         begun_s = self._begun_s.get(entry.place, time.monotonic())
         failure = self.failed.get(entry.place, "")
         lacks = any(place.ladder == entry.ladder for place in self.known.lacks())
         visible = not failure and self.known.recording and not lacks
-        self.how.told(PlaceMade(entry.place, entry.key, time.monotonic() - begun_s, failure, visible))
+        self.how.told(PlaceMade(entry.place, entry.key, time.monotonic() - begun_s, failure, visible, passing))
 
     def _finished_file(self, entry: Entry) -> Path | None:
         """A verified artifact in the store, if others have also recorded its proof where they can."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.warmpool.compiling.made_up import METHOD, as_found, at, gap
 from warmpool.compiling.backlog import ARRIVING_S_MAX, NOTHING_DONE, UNSEEN, Backlog
 from warmpool.compiling.forecast import LOAD_S
-from warmpool.compiling.history import RETRY_FIRST_S
+from warmpool.compiling.history import PASSING_FIRST_S, RETRY_FIRST_S
 from warmpool.compiling.protocol import Done, Placed
 
 NEED = {"batch": 1, "seq": 16}
@@ -166,6 +166,15 @@ def test_a_job_that_fails_fails_with_all_that_is_left_of_it():
     found.placed(made(one), at(1))
     assert found.over(Done(job=1, failure="the store is away"), at(2)) == [two]
     assert {one.reason for one in found.history.failures.values()} == {"the store is away"}
+
+
+def test_what_fails_for_the_sake_of_the_moment_is_tried_again_soon():
+    one, two = gap(1, 16), gap(2, 16)
+    found = backlog(one, two)
+    found.placed(Placed(job=1, place=one.place, seconds=1.0, failure="full", visible=False, passing=True), at(1))
+    found.over(Done(job=1, failure="the store is away", passing=True), at(1))
+    found.take_in(as_found(one, two), at(1 + PASSING_FIRST_S))
+    assert found.waiting == [one, two]
 
 
 def test_what_the_worker_did_nothing_for_rests_and_is_forgotten_once_it_is_there():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.warmpool.compiling.made_up import gap
-from warmpool.compiling.history import KEPT_MAX, RETRY_FIRST_S, RETRY_S_MAX, History
+from warmpool.compiling.history import KEPT_MAX, PASSING_FIRST_S, PASSING_S_MAX, RETRY_FIRST_S, RETRY_S_MAX, History
 
 
 def test_the_last_outcomes_are_kept_the_newest_last():
@@ -24,6 +24,21 @@ def test_a_failure_rests_longer_each_time_up_to_a_bound():
         now_s += rest_s
         assert history.may_try(gap(), now_s)
     assert history.failed == 11
+
+
+def test_a_failure_of_the_moment_rests_shorter_and_counts_by_itself():
+    history = History()
+    history.fail(gap(), "no", 1.0, 5.0, 0.0)
+    now_s = 0.0
+    for tries in range(1, 9):
+        history.fail(gap(), "the disk is full", 1.0, 5.0, now_s, passing=True)
+        rest_s = min(PASSING_FIRST_S * 2 ** (tries - 1), PASSING_S_MAX)
+        assert not history.may_try(gap(), now_s + rest_s - 0.1)
+        now_s += rest_s
+        assert history.may_try(gap(), now_s)
+    history.fail(gap(), "no", 1.0, 5.0, now_s)
+    assert not history.may_try(gap(), now_s + RETRY_FIRST_S - 0.1)
+    assert history.may_try(gap(), now_s + RETRY_FIRST_S)
 
 
 def test_a_failure_concerns_one_key():

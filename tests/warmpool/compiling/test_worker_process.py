@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cache.errors import NotStored, StoreUnavailable
 from cache.local_store import LocalStore
 from cache.opening import open_store
 from tests.instance_process import alive, descendants, wait_until
@@ -22,6 +23,8 @@ from warmpool.compiling import process as front
 from warmpool.compiling import protocol, worker_process
 from warmpool.compiling.process import WorkerEnded, WorkerProcess
 from warmpool.compiling.protocol import Alive, Done, Job, Limits, Open, Place, Placed
+from warmpool.errors import PublishError
+from warmpool.forking import WorkerFailed
 from warmpool.publishing import places as publishing
 from warmpool.publishing.made import PlaceMade
 from warmpool.survey import survey
@@ -117,6 +120,40 @@ def test_whether_lanes_may_see_a_place_is_told(toy, opening, monkeypatch, visibl
     def make(*_, told, **__):
         told(PlaceMade(publishing.Place(*PLACE), "key", 0.5, "", visible))
 
+    said = what_is_said(toy, opening, monkeypatch, make)
+    assert said == [Placed(job=7, place=PLACE, seconds=0.5, failure="", visible=visible), Done(job=7, failure="")]
+
+
+def failed(reason, detail):
+    error = PublishError("it failed")
+    error.__cause__ = WorkerFailed("worker:compile_bucket", reason, detail)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (StoreUnavailable("it is away"), True),
+        (OSError(28, "No space left on device"), True),
+        (failed("exception", "OSError: [Errno 28] No space left on device"), True),
+        (failed("exception", "PermissionError: [Errno 13] Permission denied"), True),
+        (failed("exception", "ValueError: no such thing"), False),
+        (failed("crash", "signal SIGABRT"), False),
+        (failed("timeout", "it ran longer than 20 s"), False),
+        (PublishError("nothing to compile with"), False),
+        (NotStored("models/toy/1/manifest.json"), False),
+    ],
+)
+def test_whether_a_failure_is_one_of_the_moment_is_told(toy, opening, monkeypatch, error, passing):
+    def make(*_, **__):
+        raise error
+
+    (done,) = what_is_said(toy, opening, monkeypatch, make)
+    assert (done.failure != "", done.passing) == (True, passing)
+
+
+def what_is_said(toy, opening, monkeypatch, make):
+    """By a worker in this process, of a job that is done like this."""
     said: list[Any] = []
     asked = job(toy)
     machine: Any = SimpleNamespace(fingerprint=SimpleNamespace(digest=asked.fingerprint))
@@ -128,7 +165,7 @@ def test_whether_lanes_may_see_a_place_is_told(toy, opening, monkeypatch, visibl
     jobs.put(asked)
     jobs.put(None)
     worker.run(jobs)
-    assert said == [Placed(job=7, place=PLACE, seconds=0.5, failure="", visible=visible), Done(job=7, failure="")]
+    return said
 
 
 def test_what_cannot_be_done_at_all_is_told_and_the_next_job_is_done(toy, opening):
