@@ -12,7 +12,8 @@ from typing import NoReturn
 from infra.deploy.asking import Asker
 from infra.deploy.deployment import Deployment, Limits, roll_back
 from infra.deploy.errors import DeployError
-from infra.deploy.images import VARIANTS, Images, commit_tag, pushed_image
+from infra.deploy.functions import Functions
+from infra.deploy.images import FUNCTION, INSTANCE, PUBLISHER, VARIANTS, Images, commit_tag, pushed_image
 from infra.deploy.infrastructure import Infrastructure
 from infra.deploy.publish_job import PublishJob
 from infra.deploy.revisions import Pool
@@ -21,6 +22,7 @@ from infra.deploy.shell import Shell
 from infra.deploy.status import show_status
 
 SETTINGS = Path("infra/settings.env")
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command:
@@ -57,7 +59,7 @@ class Command:
         self.infrastructure.down(self.given.confirm)
 
     def image(self) -> None:
-        """Build both images from this commit."""
+        """Build the images of this commit."""
         self._images().build()
 
     def push(self) -> None:
@@ -73,25 +75,28 @@ class Command:
         self.shell.need("gcloud")
         infrastructure = self.infrastructure
         registry, job = infrastructure.outputs("registry", "publish_job")
-        PublishJob(self.shell, self.settings, job).run(self._pushed(registry))
+        PublishJob(self.shell, self.settings, job).run(*self._pushed(registry, PUBLISHER))
 
     def deploy(self) -> None:
-        """Precompile, new revision, ready check, canary, promotion; or back to the old one."""
+        """Precompile, new revision, ready check, canary, promotion; or back to the old one. Then the functions."""
         self.shell.need("gcloud")
         given = self.given
         limits = Limits(
             share=given.share, canary_s=given.canary_s, requests_min=given.requests_min,
             ready_s_max=given.ready_s_max, every_s=given.every_s,
         )  # fmt: skip
-        registry, name, job, account, url = self.infrastructure.outputs(
+        infrastructure = self.infrastructure
+        registry, name, job, account, url = infrastructure.outputs(
             "registry", "pool_service", "publish_job", "function_service_account", "pool_url"
         )
-        image = self._pushed(registry)
+        functions = Functions(self.shell, self.settings, infrastructure.listed("function_names"))
+        instance, publisher, function = self._pushed(registry, INSTANCE, PUBLISHER, FUNCTION)
         deployment = Deployment(
             self.shell, Pool(self.shell, self.settings, name), PublishJob(self.shell, self.settings, job),
             Asker(self.shell, account, url), limits,
         )  # fmt: skip
-        deployment.deploy(image)
+        deployment.deploy(instance, publisher)
+        functions.deploy(function)
 
     def rollback(self) -> None:
         """Give all requests to the revision that had them before."""
@@ -110,8 +115,9 @@ class Command:
     def _images(self) -> Images:
         return Images(self.shell, self._tag(), self.given.variant)
 
-    def _pushed(self, registry: str) -> str:
-        return pushed_image(self.shell, registry, self._tag(), self.settings.project)
+    def _pushed(self, registry: str, *names: str) -> list[str]:
+        tag = self._tag()
+        return [pushed_image(self.shell, registry, name, tag, self.settings.project) for name in names]
 
 
 _COMMANDS: dict[str, Callable[[Command], None]] = {
@@ -148,13 +154,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupted(*_: object) -> NoReturn:
+    for number in _ENDING:  # make passes on what it gets, and a person may press ^C twice: going back takes a while
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main(words: list[str] | None = None) -> int:
     """Run a command; 0 if it did what it should, 1 if that failed, 2 if something was missing beforehand."""
     arguments = parser().parse_args(words)
-    signal.signal(signal.SIGTERM, _interrupted)
+    for number in _ENDING:
+        signal.signal(number, _interrupted)
     try:
         _COMMANDS[arguments.command](Command(arguments))
     except DeployError as error:

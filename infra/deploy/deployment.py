@@ -15,7 +15,7 @@ from infra.deploy.canary import Counted, NoMetrics, read_metrics, worse
 from infra.deploy.errors import DeployError, UsageError
 from infra.deploy.publish_job import PublishJob
 from infra.deploy.revisions import CANARY, PREVIOUS, STABLE, Pool, targets
-from infra.deploy.shell import Document, Shell
+from infra.deploy.shell import Document, Shell, undisturbed
 
 _NEVER = Counted()
 
@@ -62,11 +62,12 @@ class Deployment:
         self._asker = asker
         self._limits = limits
 
-    def deploy(self, image: str) -> None:
+    def deploy(self, image: str, publisher: str) -> None:
         """All of it. Raises DeployError; then the old revision has all requests, or the message says how it gets them.
 
         Args:
             image: Name and digest of the instance's image.
+            publisher: Those of the publish job's.
         """
         service = self._pool.describe()
         stable = self._pool.stable_revision(service)
@@ -74,7 +75,7 @@ class Deployment:
         if before == image and self._only(service, stable):
             self._shell.say(f"nothing to do: {stable} has all requests, and runs {image}")
             return
-        self._job.run(image)
+        self._job.run(publisher)
         try:
             canary, url = self._canary(service, stable, image)
             self._try(stable, canary, url, compare=not before or _repository(before) == _repository(image))
@@ -152,10 +153,11 @@ class Deployment:
         return max(known, seen, key=lambda counted: counted.answered)
 
     def _go_back(self, stable: str, why: str) -> NoReturn:
-        self._shell.say(f"{why}; all requests go to {stable} again")
         try:
-            self._pool.send({stable: 100}, without=(CANARY, STABLE))
-        except (DeployError, KeyboardInterrupt) as error:
+            with undisturbed():
+                self._shell.say(f"{why}; all requests go to {stable} again")
+                self._pool.send({stable: 100}, without=(CANARY, STABLE))
+        except DeployError as error:
             raise DeployError(f"{why}; and going back failed ({error}): try make rollback") from None
         raise DeployError(f"{why}; {stable} has all requests again")
 

@@ -12,6 +12,12 @@ from infra.deploy.shell import Shell
 
 ENGINES = ("podman", "docker", "buildah")
 VARIANTS = ("cpu", "cuda")
+FUNCTION, INSTANCE, PUBLISHER = "function", "instance", "publisher"
+_FILES = {  # of each image, and whether it has variants
+    FUNCTION: ("infra/images/function/Containerfile", False),
+    INSTANCE: ("infra/images/instance/Containerfile", True),
+    PUBLISHER: ("infra/images/publisher/Containerfile", True),
+}
 _LOCAL = "localhost/warmpool"
 _LOGIN_USER = "oauth2accesstoken"  # what Artifact Registry calls whoever brings an access token
 
@@ -29,12 +35,12 @@ def commit_tag(shell: Shell, given: str) -> str:
 
 
 class Images:
-    """The two images of a tag.
+    """The images of a tag.
 
     Args:
         shell: What the engine is run through.
-        tag: Of both.
-        variant: Of the instance's: cpu, or cuda.
+        tag: Of all of them.
+        variant: Of those that touch jax: cpu, or cuda.
     """
 
     def __init__(self, shell: Shell, tag: str, variant: str) -> None:
@@ -45,33 +51,38 @@ class Images:
         self._variant = variant
 
     def build(self) -> None:
-        """Build both."""
-        for name in ("function", "instance"):
-            variant = ("--build-arg", f"VARIANT={self._variant}") if name == "instance" else ()
-            file = f"infra/images/{name}/Containerfile"
+        """Build them, with what this checkout holds."""
+        for name, (file, varies) in _FILES.items():
             self._shell.run(
-                self._engine, "build", "--file", file, *variant, "--tag", f"{_LOCAL}/{name}:{self._tag}", "."
-            )
+                self._engine, "build", f"--file={file}", f"--build-arg=REVISION={self._tag}",
+                *((f"--build-arg=VARIANT={self._variant}",) if varies else ()),
+                f"--tag={_LOCAL}/{name}:{self._tag}", ".",
+            )  # fmt: skip
 
     def push(self, registry: str, host: str) -> None:
-        """Push both to a registry, `host/project/repository`."""
+        """Push them to a registry, `host/project/repository`."""
         self._shell.need("gcloud")
         self._shell.hand_over(
             ("gcloud", "auth", "print-access-token"),
             (self._engine, "login", "--username", _LOGIN_USER, "--password-stdin", host),
         )
-        for name in ("function", "instance"):
+        for name in _FILES:
             local, remote = (f"{place}/{name}:{self._tag}" for place in (_LOCAL, registry))
             self._shell.run(self._engine, "tag", local, remote)
             self._shell.run(self._engine, "push", remote)
 
 
-def pushed_image(shell: Shell, registry: str, tag: str, project: str) -> str:
-    """The name, with its digest, of the instance's image of this tag in the registry. Raises CommandFailed."""
-    image = f"{registry}/instance"
+def pushed_image(shell: Shell, registry: str, name: str, tag: str, project: str) -> str:
+    """An image of this tag in the registry, by its digest.
+
+    Raises:
+        UsageError: It is not there.
+        CommandFailed: It is not there, or the registry cannot be asked.
+    """
+    image = f"{registry}/{name}"
     digest = shell.value(
-        "digest", "gcloud", "artifacts", "docker", "images", "describe", f"{image}:{tag}", f"--project={project}",
-        "--format=value(image_summary.digest)",
+        f"{name}_digest", "gcloud", "artifacts", "docker", "images", "describe", f"{image}:{tag}",
+        f"--project={project}", "--format=value(image_summary.digest)",
     )  # fmt: skip
     if not digest:
         raise UsageError(f"{image}:{tag} is not in the registry: run make image push first")

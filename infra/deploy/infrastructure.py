@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from infra.deploy.confirmation import confirm
 from infra.deploy.errors import UsageError
 from infra.deploy.settings import Settings
-from infra.deploy.shell import Shell
+from infra.deploy.shell import Document, Shell
 
 _EXAMPLES = "infra/terraform/examples"
 _PLAN = "warmpool.tfplan"
@@ -61,9 +61,18 @@ class Infrastructure:
         self._terraform("apply", "-input=false", _PLAN)
 
     def outputs(self, *names: str) -> list[str]:
-        """What these outputs say, in this order. Raises UsageError if there is none yet."""
-        document = self._shell.document("outputs", "terraform", f"-chdir={self._folder}", "output", "-json")
-        return [document.pick(name, f".{name}.value", partial(self._output, name=name)) for name in names]
+        """What these outputs say, in this order. Raises UsageError if one is not there yet."""
+        return [self._outputs.pick(name, f".{name}.value", partial(self._output, name=name)) for name in names]
+
+    def listed(self, name: str) -> list[str]:
+        """What a map among the outputs holds, in the order of its keys; empty for a dry run."""
+        self._outputs.pick(name, f".{name}.value[]", lambda _: "")
+        content = (self._outputs.content or {}).get(name, {}).get("value") or {}
+        return [content[key] for key in sorted(content)]
+
+    @cached_property
+    def _outputs(self) -> Document:
+        return self._shell.document("outputs", "terraform", f"-chdir={self._folder}", "output", "-json")
 
     def _output(self, content: Any, *, name: str) -> str:
         value = content.get(name, {}).get("value") if isinstance(content, dict) else None

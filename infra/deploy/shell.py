@@ -10,9 +10,11 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from infra.deploy.errors import CommandFailed, UsageError
@@ -42,6 +44,17 @@ def _quoted(word: str) -> str:
     return f'"{_HOLE.sub(r"${\1}", re.sub(r"([\\\"$`])", r"\\\1", word))}"'
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Neither this process nor the commands that it runs meanwhile end of SIGINT or SIGTERM."""
+    kept = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
 class Shell:
     """What commands go through.
 
@@ -64,7 +77,7 @@ class Shell:
         if self.dry:
             print(f"# {_HOLE.sub(r'$\1', text)}")
         else:
-            print(f"deploy: {text}", file=sys.stderr, flush=True)
+            print(f"# {text}", file=sys.stderr, flush=True)
 
     def line(self, script: str) -> None:
         """A line of the script that is no command of others; nothing, if this is no dry run."""

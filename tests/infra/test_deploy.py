@@ -1,0 +1,280 @@
+"""`make deploy` and `make rollback`: what they do, in which order, and what becomes of the requests when it fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, UNREADY, Cloud, Revisions, answering, exposition
+from tests.infra.sequences import (
+    ADD,
+    BACK,
+    DEPLOY,
+    DESCRIBE,
+    FUNCTIONS,
+    IDENTIFY,
+    LOOK,
+    POOL,
+    PRECOMPILE,
+    PROMOTE,
+    SHARE,
+    TOKEN,
+    TRIAL,
+)  # fmt: skip
+from tests.instance_process import WAIT_S_MAX
+
+QUICK = {"ARGS": "--canary-s 0 --every-s 0.01 --ready-s-max 0"}
+
+
+@pytest.fixture(scope="module")
+def answered():
+    revisions = Revisions()
+    with answering(revisions) as url:
+        yield revisions, url
+
+
+@pytest.fixture
+def revisions(answered):
+    """Both answer, and as well as the other."""
+    found, _ = answered
+    found.__init__()
+    found.ready = {"pool-00001": READY, "pool-00002": READY, "pool-00003": READY}
+    found.metrics = dict.fromkeys(found.ready, exposition(200, 0))
+    return found
+
+
+@pytest.fixture
+def cloud(tmp_path, answered, revisions):
+    return Cloud(tmp_path, answered[1])
+
+
+def test_a_deployment_compiles_tries_and_promotes_in_this_order(cloud, revisions):
+    done = cloud.make("deploy", **QUICK)
+    assert (done.status, done.told()) == (0, []), done.err
+    assert cloud.calls() == DEPLOY
+    assert cloud.world["shares"] == {"pool-00002": 100}
+    assert cloud.world["tags"] == {"previous": "pool-00001"}
+    assert set(cloud.world["functions"].values()) == {f"{REGISTRY}/function@{NEW}"}
+    asked = [path for path, _ in revisions.asked]
+    assert asked == ["/pool-00002/v2/health/ready", "/pool-00001/metrics", "/pool-00002/metrics"]
+    assert {token for _, token in revisions.asked} == {"Bearer identity-token"}
+
+
+def test_each_command_is_shown_and_no_token_is(cloud):
+    done = cloud.make("deploy", **QUICK)
+    shown = [line.removeprefix("+ ").replace("'", "") for line in done.err.splitlines() if line.startswith("+ ")]
+    assert shown == DEPLOY
+    assert "identity-token " not in done.err.replace("print-identity-token ", "")
+
+
+def test_nothing_is_done_where_the_image_has_all_requests(cloud):
+    cloud.change(digest=OLD, functions=dict.fromkeys(cloud.world["functions"], f"{REGISTRY}/function@{OLD}"))
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 0
+    assert "nothing to do" in done.err
+    assert cloud.calls() == [*IDENTIFY, *LOOK, *FUNCTIONS[::2]]
+
+
+@pytest.mark.parametrize(
+    ("failing", "reached", "back"),
+    [
+        ("instance:", IDENTIFY[:4], []),
+        ("services describe", [*IDENTIFY, DESCRIBE], []),
+        ("jobs update", [*IDENTIFY, *LOOK, PRECOMPILE[0]], []),
+        ("jobs execute", [*IDENTIFY, *LOOK, *PRECOMPILE], []),
+        ("services update warmpool", [*IDENTIFY, *LOOK, *PRECOMPILE, ADD], [BACK]),
+        ("print-identity-token", [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL[:3]], [BACK]),
+        ("=pool-00002=10,", [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL[:4]], [BACK]),
+        ("=pool-00002=100", POOL, [BACK]),
+    ],
+)
+def test_what_fails_ends_it_and_the_old_revision_keeps_the_requests(cloud, failing, reached, back):
+    cloud.change(failing=[failing])
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2, done.err  # make's own
+    assert cloud.calls() == [*reached, *back]
+    assert cloud.world["shares"] == {"pool-00001": 100}
+    assert "canary" not in cloud.world["tags"]
+    (line,) = [line for line in done.told() if not line.startswith("gcloud: ")]
+    assert line.startswith("deploy: "), done.err
+
+
+def told_why(done):
+    """The last line that is ours."""
+    return [line for line in done.err.splitlines() if line.startswith("deploy: ")][-1]
+
+
+def test_the_message_says_which_command_failed_and_who_has_the_requests(cloud):
+    cloud.change(failing=["=pool-00002=100"])
+    why = told_why(cloud.make("deploy", **QUICK))
+    assert "pool-00002=100" in why
+    assert "ended with status 3" in why
+    assert why.endswith("pool-00001 has all requests again")
+
+
+def test_where_going_back_fails_too_the_message_says_so(cloud):
+    cloud.change(failing=["services update-traffic"])
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2
+    assert "going back failed" in told_why(done)
+    assert "make rollback" in told_why(done)
+
+
+def test_a_function_that_does_not_start_leaves_the_pool_as_it_is(cloud):
+    cloud.change(failing=["services update warmpool-dev-embed"])
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2
+    assert "the pool is done, but not all functions are" in told_why(done)
+    assert cloud.world["shares"] == {"pool-00002": 100}
+    cloud.change(failing=[])
+    assert cloud.make("deploy", **QUICK).status == 0
+    assert cloud.calls()[len(DEPLOY) + len(IDENTIFY) :] == [
+        DESCRIBE,
+        LOOK[1].replace("00001", "00002"),
+        *FUNCTIONS[::2],
+        FUNCTIONS[-1],
+    ]
+
+
+def test_a_revision_that_is_never_ready_gets_no_request(cloud, revisions):
+    revisions.ready["pool-00002"] = UNREADY
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2
+    assert cloud.calls() == [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL[:3], BACK]
+    assert "not ready after 0 s" in told_why(done)
+    assert "nothing is warm" in told_why(done)
+
+
+def test_a_revision_that_is_ready_later_is_waited_for(cloud, revisions):
+    answers = iter([UNREADY, (404, "not here yet"), READY])
+    revisions.first = lambda path: next(answers) if path.endswith("ready") else None
+    done = cloud.make("deploy", ARGS="--canary-s 0 --every-s 0.01")
+    assert done.status == 0, done.err
+    assert cloud.world["shares"] == {"pool-00002": 100}
+
+
+@pytest.mark.parametrize(("status", "word"), [(404, "from its own network alone"), (403, "run.invoker")])
+def test_a_pool_that_cannot_be_asked_is_told_with_what_it_needs(cloud, revisions, status, word):
+    revisions.ready["pool-00002"] = (status, "")
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2
+    assert word in told_why(done)
+    assert cloud.world["shares"] == {"pool-00001": 100}
+    assert cloud.calls().count(TOKEN) == (2 if status == 403 else 1)  # a token may have been too old
+
+
+@pytest.mark.parametrize(
+    ("canary", "word"),
+    [
+        (exposition(200, 20), "20 of 200 requests failed"),
+        (exposition(200, 0, seconds=0.05), "90% of toy:predict take up to 0.05 s, with the old revision up to 0.01 s"),
+        (exposition(99, 0), "too little was seen"),
+        ("# nothing of ours\n", "no warmpool_ready"),
+    ],
+)
+def test_a_canary_that_is_worse_or_not_seen_loses_its_requests(cloud, revisions, canary, word):
+    revisions.metrics["pool-00002"] = canary
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2
+    assert word in told_why(done)
+    assert cloud.calls() == [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL, BACK]
+    assert cloud.world["shares"] == {"pool-00001": 100}
+
+
+def test_a_first_revision_is_compared_with_nothing(cloud, revisions):
+    cloud.change(images={"pool-00001": "us-docker.pkg.dev/cloudrun/container/hello"})
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 0, done.err
+    assert cloud.calls() == [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL[:3], PROMOTE, *FUNCTIONS]
+    assert [path for path, _ in revisions.asked] == ["/pool-00002/v2/health/ready"]
+
+
+def test_what_a_killed_deployment_left_is_gone_on_with(cloud):
+    images = {"pool-00001": f"{IMAGE}@{OLD}", "pool-00002": f"{IMAGE}@{NEW}"}
+    tags = {"canary": "pool-00002", "stable": "pool-00001"}
+    cloud.change(images=images, shares={"pool-00001": 90, "pool-00002": 10}, tags=tags)
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 0, done.err
+    assert ADD not in cloud.calls()
+    assert cloud.calls()[-8:] == [SHARE, DESCRIBE, DESCRIBE, PROMOTE, *FUNCTIONS]
+    assert cloud.world["images"] == images
+
+
+def test_what_was_left_with_another_image_is_replaced(cloud):
+    images = {"pool-00001": f"{IMAGE}@{OLD}", "pool-00002": f"{IMAGE}@sha256:{'c' * 64}"}
+    cloud.change(images=images, shares={"pool-00001": 90, "pool-00002": 10}, tags={"canary": "pool-00002"})
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 0, done.err
+    assert ADD in cloud.calls()
+    assert cloud.world["shares"] == {"pool-00003": 100}
+    assert cloud.world["tags"] == {"previous": "pool-00001"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_trial_gives_the_requests_back(cloud, revisions, number):
+    words, environment = cloud.command("deploy", ARGS="--canary-s 3600")
+    with subprocess.Popen(
+        [str(cloud.folder / "make"), *words[1:]], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert revisions.looked.wait(WAIT_S_MAX)
+            os.killpg(process.pid, number)
+            _, err = process.communicate(timeout=WAIT_S_MAX)
+        finally:
+            process.kill()
+    assert "pool-00001 has all requests again" in err
+    assert cloud.calls()[-1] == BACK
+    assert cloud.world["shares"] == {"pool-00001": 100}
+
+
+def test_a_canary_whose_requests_somebody_took_away_is_not_promoted(cloud, revisions):
+    def roll_back(path):
+        if path == "/pool-00002/metrics":
+            cloud.change(shares={"pool-00001": 100})
+
+    revisions.first = roll_back
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2
+    assert "somebody has taken the requests of pool-00002 away" in told_why(done)
+    assert cloud.world["shares"] == {"pool-00001": 100}
+
+
+def test_a_rollback_is_one_change_of_traffic_and_the_next_one_takes_it_back(cloud):
+    assert cloud.make("deploy", **QUICK).status == 0
+    assert cloud.make("rollback").status == 0
+    assert cloud.calls()[len(DEPLOY) :] == [
+        IDENTIFY[0],
+        DESCRIBE,
+        PROMOTE.replace("00001", "0000X").replace("00002", "00001").replace("0000X", "00002"),
+    ]
+    assert cloud.world["shares"] == {"pool-00001": 100}
+    assert cloud.make("rollback").status == 0
+    assert cloud.world["shares"] == {"pool-00002": 100}
+
+
+def test_a_rollback_ends_a_trial(cloud):
+    cloud.change(shares={"pool-00001": 90, "pool-00002": 10}, tags={"canary": "pool-00002", "previous": "pool-00000"})
+    assert cloud.make("rollback").status == 0
+    assert cloud.calls()[-1] == BACK
+    assert cloud.world["shares"] == {"pool-00001": 100}
+
+
+def test_a_rollback_to_nothing_is_refused(cloud):
+    done = cloud.make("rollback")
+    assert done.status == 2
+    assert "no revision has the tag previous" in done.err
+    assert cloud.calls() == [IDENTIFY[0], DESCRIBE]
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"), [("--share 50", "SHARE is 50, allowed: 1 to 49"), ("--canary-s -1", "CANARY_S is -1")]
+)
+def test_a_limit_that_is_not_allowed_is_told_before_anything_runs(cloud, argument, words):
+    done = cloud.make("deploy", ARGS=argument)
+    assert done.status == 2
+    assert words in done.err
+    assert cloud.calls() == []

@@ -1,0 +1,242 @@
+"""Make's other targets for deploying; and what all of them do without a setting, a tool or a confirmation."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
+from tests.infra.sequences import BACK, DEPLOY, PUSH, SEQUENCES
+from tests.instance_process import WAIT_S_MAX
+
+TARGETS = (*SEQUENCES, "deploy", "rollback")
+
+
+@pytest.fixture
+def cloud(tmp_path):
+    return Cloud(tmp_path, "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("target", SEQUENCES)
+def test_a_target_runs_these_commands_and_no_other(cloud, target):
+    done = cloud.make(target, CONFIRM="yes")
+    assert done.status == 0, done.err
+    assert cloud.calls() == SEQUENCES[target]
+
+
+@pytest.mark.parametrize(
+    ("target", "failing"),
+    [
+        *((target, command) for target in ("infra-up", "infra-down") for command in SEQUENCES[target]),
+        ("image", SEQUENCES["image"][2]),
+        *(("push", command) for command in PUSH),
+        ("precompile", SEQUENCES["precompile"][-1]),
+    ],
+)
+def test_what_fails_is_the_last_that_was_run(cloud, target, failing):
+    cloud.change(failing=[failing])
+    done = cloud.make(target, CONFIRM="yes")
+    assert done.status == 2
+    assert cloud.calls() == SEQUENCES[target][: SEQUENCES[target].index(failing) + 1]
+    (line,) = [line for line in done.told() if not line.startswith(("gcloud: ", "terraform: ", "podman: "))]
+    assert line.startswith(f"{target}: ")
+    assert line.endswith("ended with status 3")
+
+
+def test_the_token_for_the_registry_is_handed_over_and_shown_nowhere(cloud):
+    done = cloud.make("push")
+    assert cloud.inputs() == ["access-token"]
+    assert "access-token" not in done.err.replace("print-access-token", "")
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_dry_run_runs_nothing_and_what_it_prints_does_the_same(tmp_path, target):
+    revisions = Revisions()
+    revisions.ready = {"pool-00002": READY}
+    revisions.metrics = dict.fromkeys(("pool-00001", "pool-00002"), exposition(200, 0))
+    with answering(revisions) as url:
+        for folder in ("real", "dry"):
+            (tmp_path / folder).mkdir()
+        real, dry = Cloud(tmp_path / "real", url), Cloud(tmp_path / "dry", url)
+        for cloud in (real, dry):
+            cloud.change(tags={"previous": "pool-00000"})
+        script = dry.make(target, DRY_RUN="1")
+        assert (script.status, script.err) == (0, "")
+        assert dry.calls() == []
+        assert real.make(target, CONFIRM="yes", ARGS="--canary-s 0" if target == "deploy" else "").status == 0
+    run = subprocess.run(
+        [tmp_path / "dry" / "sh"], input=script.out, text=True, cwd=ROOT, env={"PATH": str(dry.folder)},
+        capture_output=True, timeout=WAIT_S_MAX, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    asked = ("curl ", "sleep ", "git status ", "gcloud run revisions describe ")  # a script looks at nothing by itself
+    without = re.compile(r"run services describe \S+ .*value\(spec")  # nor at which functions have the image
+    done, scripted = (
+        [call for call in cloud.calls() if not call.startswith(asked) and not without.search(call)]
+        for cloud in (real, dry)
+    )
+    assert sorted(scripted) == sorted(done)
+    assert dry.world["shares"] == real.world["shares"]
+    assert dry.world["tags"] == real.world["tags"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "target", "word"),
+    [
+        ("terraform", "infra-plan", "developer.hashicorp.com"),
+        ("gcloud", "deploy", "cloud.google.com/sdk"),
+        ("gcloud", "rollback", "cloud.google.com/sdk"),
+        ("gcloud", "push", "cloud.google.com/sdk"),
+        ("podman", "image", "podman.io"),
+        ("git", "image", "git-scm.com"),
+    ],
+)
+def test_a_missing_tool_is_one_line_that_says_how_to_get_it(tmp_path, missing, target, word):
+    cloud = Cloud(tmp_path, "http://127.0.0.1:9", tuple(tool for tool in TOOLS if tool != missing))
+    done = cloud.make(target)
+    assert done.status == 2
+    (line,) = done.told()
+    assert line.startswith(f"{target}: {missing}")
+    assert "is not on the PATH" in line
+    assert word in line
+    assert [call for call in cloud.calls() if not call.startswith("git ")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "settings.env is not there: cp "),
+        ("REGION=europe-west4\nENV=dev\n", "PROJECT is not set in "),
+        ("PROJECT=my-project-1\nREGION=\nENV=dev\n", "REGION is not set in "),
+        ("PROJECT=my-project-1\nREGION=europe-west4\n# ENV=dev\n", "ENV is not set in "),
+        ("PROJECT=My Project\nREGION=europe-west4\nENV=dev\n", "PROJECT in "),
+        ("PROJECT=my-project-1\nREGION=europe\nENV=dev\n", "is 'europe', allowed: a region of Google Cloud"),
+        ("PROJECT=my-project-1\nREGION=europe-west4\nENV=stage\n", "is 'stage', allowed: dev or prod"),
+        ("PROJECT=my-project-1\nREGIN=europe-west4\nENV=dev\n", "line 2 is 'REGIN=europe-west4', allowed: PROJECT="),
+        ("PROJECT=my-project-1\nENV=dev\nENV=prod\n", "line 3 sets ENV again"),
+    ],
+)
+def test_a_setting_that_is_missing_or_wrong_is_one_line_that_names_it(cloud, text, words):
+    cloud.settings.unlink()
+    if text is not None:
+        cloud.settings.write_text(text)
+    done = cloud.make("deploy")
+    assert done.status == 2
+    (line,) = done.told()
+    assert line.startswith("deploy: ")
+    assert words in line
+    assert cloud.calls() == []
+
+
+def test_the_example_of_the_settings_needs_but_a_project_and_a_region(cloud):
+    example = (ROOT / "infra/settings.env.example").read_text()
+    cloud.settings.write_text(
+        example.replace("PROJECT=\n", "PROJECT=my-project-1\n").replace("REGION=\n", "REGION=europe-west4 # near\n")
+    )
+    assert cloud.make("infra-plan").status == 0
+    assert cloud.calls() == SEQUENCES["infra-plan"]
+
+
+@pytest.mark.parametrize("target", ["infra-up", "infra-down"])
+def test_nothing_is_applied_unless_somebody_confirms_it(cloud, target):
+    for confirm in ("", "no"):
+        done = cloud.make(target, CONFIRM=confirm)
+        assert done.status == 2
+        assert "CONFIRM" in done.err
+    assert not any(" apply " in call for call in cloud.calls())
+
+
+@pytest.mark.parametrize(("typed", "applied"), [("dev", True), ("prod", False), ("yes", False)])
+def test_at_a_terminal_the_environments_name_is_asked_for(cloud, typed, applied):
+    words, environment = cloud.command("infra-down")
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{typed}\n".encode())
+        done = subprocess.run(
+            [str(cloud.folder / "make"), *words[1:]], cwd=ROOT, env=environment, stdin=theirs, capture_output=True,
+            text=True, timeout=WAIT_S_MAX, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "Type dev to go on" in done.stderr
+    assert (SEQUENCES["infra-down"][-1] in cloud.calls()) == applied == (done.returncode == 0)
+
+
+def test_what_is_protected_is_not_destroyed_even_if_somebody_confirms_it(cloud):
+    cloud.settings.write_text("PROJECT=my-project-1\nREGION=europe-west4\nENV=prod\n")
+    cloud.change(protected=True)
+    done = cloud.make("infra-down", CONFIRM="yes")
+    assert done.status == 2
+    (line,) = done.told()
+    assert "deletion protection of prod is on (google_cloud_run_v2_service.pool)" in line
+    assert cloud.calls() == ["terraform -chdir=infra/terraform/examples/prod show -json"]
+
+
+@pytest.mark.parametrize("target", ["image", "push", "deploy"])
+def test_a_checkout_with_changes_is_not_deployed_unless_it_is_given_a_name(cloud, target):
+    cloud.change(changed=" M warmpool/lane.py")
+    done = cloud.make(target)
+    assert done.status == 2
+    assert "changes that are in no commit: commit them, or give TAG=name" in done.err
+    assert not any(call.startswith(("podman", "gcloud")) for call in cloud.calls())
+    done = cloud.make("image", TAG="try-1", VARIANT="cuda")
+    assert done.status == 0
+    assert "--build-arg=VARIANT=cuda --tag=localhost/warmpool/instance:try-1 ." in cloud.calls()[-2]
+
+
+def test_an_image_that_was_not_pushed_is_told_with_what_to_do(cloud):
+    cloud.change(digest="")
+    done = cloud.make("precompile")
+    assert done.status == 2
+    assert f"{REGISTRY}/publisher:0123456789ab is not in the registry: run make image push first" in done.err
+
+
+def test_an_output_that_is_not_there_yet_is_told_with_what_to_do(cloud):
+    cloud.change(outputs={})
+    done = cloud.make("rollback")
+    assert done.status == 2
+    assert "terraform has no output 'pool_service'" in done.err
+    assert "run make infra-up first" in done.err
+
+
+def test_the_status_says_who_has_the_requests(cloud):
+    images = {"pool-00001": f"{IMAGE}@{OLD}", "pool-00002": f"{IMAGE}@{NEW}"}
+    cloud.change(images=images, shares={"pool-00001": 90, "pool-00002": 10}, tags={"canary": "pool-00002"})
+    shown = cloud.make("status").out.splitlines()
+    assert shown == [
+        "dev in europe-west4 of my-project-1, store gs://my-bucket",
+        "pool warmpool-dev-pool at https://pool.example",
+        f"   90 % pool-00001, ready: True, {IMAGE}@{OLD}",
+        f"   10 % pool-00002 [canary], ready: True, {IMAGE}@{NEW}",
+        "publish job warmpool-dev-publish: publish-x1, completed: True",
+    ]
+    document = json.loads(cloud.make("status", ARGS="--json").out)
+    assert [(one["revision"], one["percent"]) for one in document["pool"]["revisions"]] == [
+        ("pool-00001", 90),
+        ("pool-00002", 10),
+    ]
+    assert document["publish_job"]["last"] == {"name": "publish-x1", "completed": "True"}
+
+
+@pytest.mark.skipif(not shutil.which("gcloud"), reason="there is no gcloud whose flags could be compared")
+def test_gcloud_itself_knows_every_command_and_flag(tmp_path):
+    """All commands in one file, since gcloud takes seconds to start; it reads them and runs none."""
+    ran = [*(command for sequence in SEQUENCES.values() for command in sequence), *DEPLOY, BACK]
+    commands = sorted({command for command in ran if command.startswith("gcloud ")})
+    file = tmp_path / "commands.json"
+    file.write_text(json.dumps([{"command_string": command} for command in commands]))
+    checked = subprocess.run(
+        ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={file}"],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "CLOUDSDK_CONFIG": str(tmp_path)},
+    )  # fmt: skip
+    results = json.loads(checked.stdout.splitlines()[0])
+    assert {one["command_string"]: one["error_message"] for one in results if not one["success"]} == {}
+    assert len(results) == len(commands) > 10
