@@ -73,7 +73,7 @@ run: install ## publish the examples, start an instance and the functions, send 
 	@exec $(PYTHON_BIN)/python -m examples.run --port $(PORT) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
 	  --store $(STORE) $(if $(filter-out 0,$(ONCE)),--once)
 
-up: install ## bring up the whole stack on this machine: functions, two instances, bucket, traces, Prometheus (ARGS=--foreground: stay)
+up: install ## bring the whole stack up on this machine: functions, two instances, a bucket, traces, metrics (ARGS=--foreground)
 	$(LOCAL) up --folder $(STACK) $(ARGS)
 
 down: install ## take it down; its artifacts stay (ARGS=--destroy removes them, too: asks, or CONFIRM=yes)

@@ -64,13 +64,13 @@ def check_ports(ports: Mapping[str, int]) -> None:
                 ) from None
 
 
-def run(name: str, command: Sequence[str]) -> None:
-    """Run a command to its end, its output shown.
+def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a command to its end, its output shown; it gets `environment` beside our own.
 
     Raises:
         RunFailed: It failed.
     """
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env={**os.environ, **(environment or {})})
     try:
         code = process.wait()
     except KeyboardInterrupt:

@@ -19,14 +19,11 @@ from pathlib import Path
 from types import FrameType
 
 from examples.children import Child, RunFailed, await_death, await_ready, check_ports, run, running
-from examples.digits.files import checkpoint
-from examples.loopback import HOST
+from examples.loopback import HOST, port
+from examples.publishing import MODELS, ROOT, WARMPOOL, ensure_key, model_file, publish
 from examples.questions import ask, lines_of, questions
 from examples.terminal import foreground
 
-ROOT = Path(__file__).resolve().parents[1]
-MODELS = ("embed", "digits", "options")
-WARMPOOL = str(Path(sys.executable).with_name("warmpool"))
 READY_S_MAX = 120.0
 
 
@@ -79,14 +76,6 @@ def read_options(arguments: list[str] | None = None) -> Options:
     return Options(**vars(parser.parse_args(arguments)))
 
 
-def port(text: str) -> int:
-    """A port's number."""
-    number = int(text) if text.isascii() and text.isdecimal() else 0
-    if not 0 < number < 65536:
-        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a port from 1 to 65535")
-    return number
-
-
 def names(text: str) -> tuple[str, ...]:
     """Names of examples, separated by commas."""
     found = tuple(text.split(","))
@@ -97,17 +86,8 @@ def names(text: str) -> tuple[str, ...]:
 
 def prepare(options: Options) -> None:
     """Train what is not trained, and publish the models."""
-    if "digits" in options.models and not checkpoint().exists():
-        say("Training digits, once")
-        run("training", [sys.executable, "-m", "examples.digits.train"])
-    if not options.signing_key.exists():
-        say("Making a key that signs what is published")
-        run("making a key", [WARMPOOL, "cache", "keygen", str(options.signing_key)])
-    for name in options.models:
-        say(f"Publishing {name}")
-        path = str(Path("examples") / name / "model.py")
-        signed = ["--signing-key", str(options.signing_key)]
-        run(f"publishing {name}", [WARMPOOL, "publish", path, "--store", options.store, *signed])
+    ensure_key(options.signing_key, "what is published", say)
+    publish([model_file(name) for name in options.models], options.store, options.signing_key, say)
 
 
 def serve(options: Options, stack: ExitStack) -> tuple[Child, Child]:

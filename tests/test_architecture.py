@@ -14,7 +14,8 @@ CONTRACTS = {
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
 PACKAGES = ("cache_commands", "compiling", "fitting", "publishing", "rollout", "rollout_commands", "scheduling")
-FOLDERS = ("cache", "functions", "warmpool", "infra/deploy", *(f"warmpool/{package}" for package in PACKAGES))
+INFRA = ("infra/deploy", "infra/stack")
+FOLDERS = ("cache", "functions", "warmpool", *INFRA, *(f"warmpool/{package}" for package in PACKAGES))
 
 
 def files(folder: str) -> set[str]:
