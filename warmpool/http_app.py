@@ -268,9 +268,9 @@ class HttpApi:
         with self.instance.byte_budget.hold() as held:
             call = Call(request, trace_id, held, self.instance.settings.deadline_ms)
             response = await guarded(answered)(request)
-        end_ns = time.time_ns()
+        end_ns, status = time.time_ns(), response.status_code
 
-        async def record() -> None:
+        async def record() -> None:  # it knows nothing of the response that knows it: only a collection would free both
             self.instance.record_request(
                 trace_id,
                 parent_id,
@@ -278,7 +278,7 @@ class HttpApi:
                 end_ns=end_ns,
                 answer=answer,
                 model=model,
-                status=response.status_code,
+                status=status,
             )
 
         response.background = BackgroundTask(record)  # after the caller has its answer, in this very task

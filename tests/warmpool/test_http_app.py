@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import json
 import re
 import socket
 import struct
+import weakref
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from tritonclient.utils import InferenceServerException
 from tests.instance_process import Reply, serving
 from tests.tiny import BATCH, METHODS
 from warmpool import errors, http_app, limits, tracing, wire
+from warmpool.byte_budget import ByteBudget
 
 BODY_BYTES_MAX = 1_000_000
 PREDICT_BYTES_MAX = BATCH.max * 4 * limits.NUMBER_BYTES_MAX + limits.REST_BYTES_MAX
@@ -202,6 +207,45 @@ def test_a_failure_nobody_expected_has_the_form_of_every_error(caplog):
     response = asyncio.run(ask())
     assert (response.status_code, json.loads(bytes(response.body))) == (500, {"error": "internal error"})
     assert "a secret" in caplog.text
+
+
+class Recording:
+    """What tracing a request needs of an instance."""
+
+    def __init__(self) -> None:
+        self.settings = SimpleNamespace(deadline_ms=1000)
+        self.byte_budget = ByteBudget(1 << 20)
+        self.dataplane = SimpleNamespace(read=asyncio.Event())
+        self.dataplane.read.set()
+        self.statuses: list[int] = []
+
+    def record_request(self, *_: Any, status: int, **__: Any) -> None:
+        self.statuses.append(status)
+
+
+def test_what_a_request_leaves_is_freed_without_a_collection():
+    """Else every few dozen of them there is one, and others wait for it."""
+
+    async def ask() -> None:
+        async def work(_):
+            raise errors.NotFound("there is none")
+
+        recording: Any = Recording()
+        request = Request({"type": "http", "path": "/", "headers": []})
+        response = await http_app.HttpApi(recording)._traced(request, "none", work)
+        after = response.background
+        assert after is not None
+        await after()
+        assert recording.statuses == [404]
+        left: list[weakref.ref[Any]] = [weakref.ref(response), weakref.ref(request)]
+        del response, request, after
+        assert [one() for one in left] == [None, None]
+
+    gc.disable()
+    try:
+        asyncio.run(ask())
+    finally:
+        gc.enable()
 
 
 # Inference
