@@ -50,7 +50,7 @@ unexport PYTHONHOME
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: up down logs stack-status
-.PHONY: infra-init infra-plan infra-up infra-down image push precompile deploy rollback status
+.PHONY: infra-check infra-init infra-plan infra-up infra-down image push precompile deploy rollback status
 .PHONY: help install run publish test test-oldest check bench gameday fmt lint types imports lock clean
 
 help: ## list the targets
@@ -102,6 +102,9 @@ DEPLOY_PYTHON = $(if $(wildcard $(PYTHON_BIN)/python),$(PYTHON_BIN)/python,$$(sh
 DEPLOY = @exec $(DEPLOY_PYTHON) -m infra.deploy $@ --settings $(SETTINGS) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) \
   $(if $(CONFIRM),--confirm $(CONFIRM)) $(if $(TAG),--tag $(TAG)) $(if $(VARIANT),--variant $(VARIANT)) $(ARGS)
 
+infra-check: ## check what is written for Terraform: format, validity, tests on a mocked provider, known weaknesses
+	@python=$$(sh .ci/find_python.sh) && PYTHON="$$python" exec sh infra/terraform/check.sh
+
 infra-init: ## deploying: fetch Terraform's providers and open its state (DRY_RUN=1 prints the commands of any of these)
 	$(DEPLOY)
 
@@ -132,7 +135,10 @@ rollback: ## deploying: all requests to the revision that had them before
 status: ## deploying: which revision has which share of the requests (ARGS=--json)
 	$(DEPLOY)
 
-check: lint types imports test test-oldest ## all that CI runs: lint, format, types, import contracts, tests
+# Where there is no terraform, what is written for it is left out; but never in CI.
+INFRA_CHECK := $(if $(or $(CI),$(shell command -v terraform)),infra-check)
+
+check: lint types imports $(INFRA_CHECK) test test-oldest ## all that CI runs: lint, format, types, import contracts, Terraform, tests
 
 bench: install ## run the benchmarks and print their tables
 	@exec $(PYTHON_BIN)/python -m benchmarks $(ARGS)
@@ -158,5 +164,5 @@ lock: ## refresh the lock files from pyproject.toml
 	@python=$$(sh .ci/find_python.sh) && "$$python" .ci/lock.py
 
 clean: ## remove environments, caches and built packages; stores stay
-	rm -rf .venv .venv-oldest .venv-tools .venv*.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-oldest .venv-tools .venv-infra .venv*.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find $(PRESENT) .ci -name __pycache__ -type d -prune -exec rm -rf {} +

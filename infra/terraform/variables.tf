@@ -15,7 +15,7 @@ variable "region" {
   type        = string
 
   validation {
-    condition     = can(regex("^[a-z]+-[a-z]+[0-9]{1,2}$", var.region))
+    condition     = can(regex("^(africa|asia|australia|europe|me|northamerica|southamerica|us)-(north|south|east|west|central|northeast|northwest|southeast|southwest)[1-9][0-9]?$", var.region))
     error_message = "region is '${var.region}', allowed: a region of Google Cloud (no zone, no continent), such as europe-west4."
   }
 }

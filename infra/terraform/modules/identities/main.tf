@@ -9,6 +9,9 @@ locals {
     scheduler = "Starts the jobs that care for the store"
     notifier  = "Tells instances and functions what is new in the bucket"
   }
+
+  # Written out, so that a plan shows who gets what before any of them is there.
+  emails = { for name, account in google_service_account.this : name => "${account.account_id}@${var.project}.iam.gserviceaccount.com" }
 }
 
 resource "google_service_account" "this" {
@@ -34,7 +37,7 @@ resource "google_storage_bucket_iam_member" "reader" {
 
   bucket = var.bucket
   role   = "roles/storage.objectViewer"
-  member = google_service_account.this[each.key].member
+  member = "serviceAccount:${local.emails[each.key]}"
 }
 
 resource "google_storage_bucket_iam_member" "writer" {
@@ -42,7 +45,7 @@ resource "google_storage_bucket_iam_member" "writer" {
 
   bucket = var.bucket
   role   = local.roles[each.value.may]
-  member = google_service_account.this[each.value.who].member
+  member = "serviceAccount:${local.emails[each.value.who]}"
 
   condition {
     title       = "${each.value.may} ${each.value.what}"

@@ -1,6 +1,6 @@
 output "emails" {
   description = "E-mails of the accounts by name: function, pool, publisher, care, scheduler, notifier."
-  value       = { for name, account in google_service_account.this : name => account.email }
+  value       = local.emails
   depends_on  = [google_storage_bucket_iam_member.reader, google_storage_bucket_iam_member.writer]
 }
 

@@ -56,7 +56,7 @@ locals {
   roles = {
     create = "roles/storage.objectCreator"
     change = "roles/storage.objectUser"
-    remove = google_project_iam_custom_role.remover.id
+    remove = "projects/${var.project}/roles/${google_project_iam_custom_role.remover.role_id}"
   }
 
   objects = "projects/_/buckets/${var.bucket}/objects"

@@ -1,0 +1,61 @@
+#!/bin/sh
+# What `make infra-check` runs: form, validity, tests and known weaknesses of what is written for Terraform. Nothing is asked
+# of a cloud. The provider is the registry's, or a stand-in that knows its schema where the registry cannot be reached: the
+# folder $TERRAFORM_GOOGLE_SCHEMA, or ../shared/tools/terraform-google-schema if that is there.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+tools=$root/.venv-infra
+lock=$root/requirements-infra.lock
+python=${PYTHON:-python3}
+schema=${TERRAFORM_GOOGLE_SCHEMA:-$root/../shared/tools/terraform-google-schema}
+
+say() { echo "infra-check: $*" >&2; }
+fail() {
+  say "$*"
+  exit 1
+}
+
+command -v terraform >/dev/null 2>&1 ||
+  fail "terraform is not on the PATH; how to get it: https://developer.hashicorp.com/terraform/install"
+
+terraform fmt -check -recursive "$here" >&2 || fail "these files are not formatted: terraform fmt -recursive infra/terraform"
+
+quietly() { # what a command says is shown only if it fails
+  "$@" >"$work/said" 2>&1 || { cat "$work/said" >&2 && return 1; }
+}
+
+# A copy, so that neither plugins nor a lock file of the stand-in come between somebody and their own environments.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+tar -C "$here" --exclude .terraform --exclude .terraform.lock.hcl --exclude '*.tfstate*' --exclude '*.tfplan' -cf - . |
+  (mkdir "$work/terraform" && tar -C "$work/terraform" -xf -)
+cd "$work/terraform"
+
+if [ -f "$schema/setup.sh" ]; then
+  quietly env "PYTHON=$python" sh "$schema/setup.sh" "$tools/schema" || fail "the provider's stand-in in $schema cannot be set up"
+  eval "$(env "PYTHON=$python" sh "$schema/setup.sh" "$tools/schema")"
+elif [ -n "${TERRAFORM_GOOGLE_SCHEMA:-}" ]; then
+  fail "TERRAFORM_GOOGLE_SCHEMA is $schema, allowed: a folder with setup.sh, or nothing"
+else
+  export TF_PLUGIN_CACHE_DIR="$tools/plugins"
+  mkdir -p "$TF_PLUGIN_CACHE_DIR"
+fi
+
+quietly terraform init -backend=false -input=false -no-color || fail "terraform init failed"
+quietly terraform validate -no-color || fail "what is written is not valid"
+quietly terraform test -no-color || fail "a test failed"
+passed=$(tail -n 1 "$work/said")
+
+if [ ! -f "$tools/.installed" ] || ! cmp -s "$lock" "$tools/.installed"; then
+  say "installing what $(basename "$lock") names"
+  quietly "$python" -m venv "$tools/trivy" || fail "no environment can be made in $tools"
+  quietly "$tools/trivy/bin/python" -m pip install --disable-pip-version-check --only-binary :all: --require-hashes --requirement "$lock" ||
+    fail "what $(basename "$lock") names cannot be installed"
+  cp "$lock" "$tools/.installed"
+fi
+quietly "$tools/trivy/bin/trivy" config --quiet --skip-check-update --skip-version-check --exit-code 1 . || fail "trivy found weaknesses"
+
+say "formatted and valid, no weakness known to trivy. ${passed}"

@@ -1,0 +1,309 @@
+"""What Terraform would make of the two examples, and what it says of mistakes. Nothing is asked of a cloud."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from functions.settings import Settings as FunctionSettings
+from warmpool.settings import Settings, read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITTEN = ROOT / "infra" / "terraform"
+STAND_IN = Path(
+    os.environ.get("TERRAFORM_GOOGLE_SCHEMA") or ROOT.parent / "shared" / "tools" / "terraform-google-schema"
+)
+RUNS = """
+mock_provider "google" {}
+
+variables {
+  project = "some-project"
+  region  = "europe-west4"
+}
+
+run "prod" {
+  command = plan
+
+  module {
+    source = "./examples/prod"
+  }
+
+  variables {
+    billing_account = "0123AB-CDEF01-234567"
+    callers         = ["group:callers@example.com"]
+    operators       = ["group:operators@example.com"]
+    alert_emails    = ["bills@example.com"]
+    gpu             = true
+  }
+}
+
+run "dev" {
+  command = plan
+
+  module {
+    source = "./examples/dev"
+  }
+}
+
+run "bad_region" {
+  command = plan
+
+  module {
+    source = "./examples/dev"
+  }
+
+  variables {
+    region = "europe-wst4"
+  }
+}
+"""
+WHOLE_PROJECT = re.compile(r"google_(project|folder|organization)_iam_(member|binding|policy|audit_config)")
+RESOURCE = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
+ARGUMENT = re.compile(r"^  (?!for_each|count)(\w+) +=", re.MULTILINE)
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("CI") and shutil.which("terraform") is None, reason="terraform is not on the PATH"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of what is written, with its providers. Names in messages are relative to it."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def terraform(self, *arguments: str, within: str = ".") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["terraform", *arguments],
+            cwd=self.folder / within,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    folder = tmp_path_factory.mktemp("terraform") / "copy"
+    shutil.copytree(WRITTEN, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "tests"))
+    (folder / "tests").mkdir()
+    (folder / "tests" / "plans.tftest.hcl").write_text(RUNS)
+    environment = dict(os.environ)
+    if (STAND_IN / "setup.sh").is_file():
+        said = subprocess.run(
+            ["sh", str(STAND_IN / "setup.sh"), str(ROOT / ".venv-infra" / "schema")],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
+        environment["TF_CLI_CONFIG_FILE"] = said.removeprefix("export TF_CLI_CONFIG_FILE=").strip()
+    made = Copy(folder, environment)
+    began = made.terraform("init", "-backend=false", "-input=false", "-no-color")
+    assert began.returncode == 0, began.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def told(copy: Copy) -> list[dict[str, Any]]:
+    """All that `terraform test` says of the runs above."""
+    return [json.loads(line) for line in copy.terraform("test", "-json", "-verbose").stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def plans(told: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What would be made, by example."""
+    found = {line["@testrun"]: line["test_plan"] for line in told if line["type"] == "test_plan"}
+    return {
+        name: [
+            one | {"after": one["change"]["after"]}
+            for one in found[name]["resource_changes"]
+            if one["mode"] == "managed"
+        ]
+        for name in ("prod", "dev")
+    }
+
+
+def of_type(plan: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """What is planned of a kind of resource, by name."""
+    return {one["after"]["name"]: one["after"] for one in plan if one["type"] == kind}
+
+
+def texts_in(content: object) -> Iterator[str]:
+    """Whatever texts are somewhere in JSON."""
+    for one in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        yield from texts_in(one)
+    if isinstance(content, str):
+        yield content
+
+
+@pytest.mark.parametrize("example", ["prod", "dev"])
+def test_nobody_gets_a_role_on_the_whole_project_and_everybody_gets_none(
+    plans: dict[str, list[dict[str, Any]]], example: str
+) -> None:
+    plan = plans[example]
+    assert [one["address"] for one in plan if WHOLE_PROJECT.fullmatch(one["type"])] == []
+    everybody = {"allUsers", "allAuthenticatedUsers"}
+    assert [one["address"] for one in plan if everybody.intersection(texts_in(one["after"]))] == []
+    granted = [one for one in plan if "_iam_" in one["type"] and one["type"] != "google_project_iam_custom_role"]
+    assert len(granted) > 40  # otherwise this would have looked at nothing
+
+
+def test_an_account_is_granted_what_it_needs_and_a_function_the_pool_alone(
+    plans: dict[str, list[dict[str, Any]]],
+) -> None:
+    granted: dict[str, set[str]] = {}
+    for one in plans["prod"]:
+        member = one["after"].get("member") or ""
+        if "_iam_member" in one["type"] and "@some-project." in member:
+            granted.setdefault(member, set()).add(one["type"])
+    short = {member.partition(":warmpool-prod-")[2].partition("@")[0]: kinds for member, kinds in granted.items()}
+    assert short == {
+        "function": {"google_cloud_run_v2_service_iam_member"},
+        "notifier": {"google_cloud_run_v2_service_iam_member"},
+        "scheduler": {"google_cloud_run_v2_job_iam_member"},
+        "pool": {"google_storage_bucket_iam_member", "google_secret_manager_secret_iam_member"},
+        "publisher": {"google_storage_bucket_iam_member", "google_secret_manager_secret_iam_member"},
+        "care": {"google_storage_bucket_iam_member", "google_secret_manager_secret_iam_member"},
+    }
+    called = {
+        one["after"]["name"]
+        for one in plans["prod"]
+        if one["type"] == "google_cloud_run_v2_service_iam_member" and "-function@" in one["after"]["member"]
+    }
+    assert called == {"warmpool-prod-pool"}
+
+
+def test_in_prod_nothing_that_matters_goes_by_one_command_and_in_dev_all_does(
+    plans: dict[str, list[dict[str, Any]]],
+) -> None:
+    for example, protected in (("prod", True), ("dev", False)):
+        found = {
+            one["address"]: one["after"]["deletion_protection"]
+            for one in plans[example]
+            if "deletion_protection" in one["after"]
+        }
+        assert {address for address, holds in found.items() if holds is not protected} == set()
+        assert len(found) == 10  # the pool, three functions, three jobs, three secrets
+        (bucket,) = of_type(plans[example], "google_storage_bucket").values()
+        assert bucket["force_destroy"] is not protected
+
+
+def test_the_publish_job_runs_on_the_same_kind_of_machine_as_the_pool(plans: dict[str, list[dict[str, Any]]]) -> None:
+    for example in ("prod", "dev"):
+        pool = of_type(plans[example], "google_cloud_run_v2_service")[f"warmpool-{example}-pool"]["template"][0]
+        job = of_type(plans[example], "google_cloud_run_v2_job")[f"warmpool-{example}-publish"]["template"][0][
+            "template"
+        ][0]
+        assert pool["containers"][0]["resources"][0]["limits"] == job["containers"][0]["resources"][0]["limits"]
+        assert pool["node_selector"] == job["node_selector"]
+        assert bool(pool["node_selector"]) == (example == "prod")
+
+
+def test_what_a_container_is_told_is_a_setting_with_a_value_that_is_allowed(
+    plans: dict[str, list[dict[str, Any]]],
+) -> None:
+    for example in ("prod", "dev"):
+        jobs = of_type(plans[example], "google_cloud_run_v2_job").values()
+        services = of_type(plans[example], "google_cloud_run_v2_service")
+        pool = environment_of(services[f"warmpool-{example}-pool"]["template"][0])
+        for told in (pool, *(environment_of(job["template"][0]["template"][0]) for job in jobs)):
+            read = read_settings(Settings, {}, told)
+            assert read.store == f"gs://some-project-warmpool-{example}"
+            assert told.keys() <= {f"WARMPOOL_{field.name.upper()}" for field in fields(Settings)}
+        for name in ("embed", "digits", "options"):
+            told = environment_of(services[f"warmpool-{example}-{name}"]["template"][0])
+            assert (ROOT / told.pop("FUNCTION_SOURCE")).is_file()
+            assert told.pop("FUNCTION_TARGET") == name
+            asked = FunctionSettings.from_environment(told)
+            assert asked.timeout_ms_max == int(told["WARMPOOL_TIMEOUT_MS_MAX"])
+
+
+def environment_of(template: dict[str, Any]) -> dict[str, str]:
+    """What a template's container is told and known when it is planned; a URL is not."""
+    return {one["name"]: one["value"] for one in template["containers"][0]["env"] if one.get("value") is not None}
+
+
+def test_a_bad_region_gives_one_message_that_says_what_is_allowed(told: list[dict[str, Any]]) -> None:
+    (said,) = (
+        line["diagnostic"] for line in told if line["type"] == "diagnostic" and line.get("@testrun") == "bad_region"
+    )
+    assert said["summary"] == "Invalid value for variable"
+    assert "region is 'europe-wst4', allowed: a region of Google Cloud" in said["detail"]
+
+
+@pytest.mark.parametrize(("given", "missing"), [("region=europe-west4", "project"), ("project=some-project", "region")])
+def test_a_missing_variable_gives_one_message_that_names_it(copy: Copy, given: str, missing: str) -> None:
+    within = "examples/dev"
+    if not (copy.folder / within / ".terraform").is_dir():
+        assert copy.terraform("init", "-backend=false", "-input=false", within=within).returncode == 0
+    refused = copy.terraform("plan", "-input=false", "-no-color", f"-var={given}", within=within)
+    assert refused.returncode == 1
+    assert refused.stderr.count("Error:") == 1
+    assert f'The root module input variable "{missing}" is not set' in refused.stderr
+
+
+def test_a_typo_in_an_argument_of_any_resource_gives_one_message_that_names_it(copy: Copy, tmp_path: Path) -> None:
+    texts = {
+        file.relative_to(copy.folder): file.read_text()
+        for file in copy.folder.rglob("*.tf")
+        if ".terraform" not in file.parts
+    }
+    folder = tmp_path / "typos"
+    shutil.copytree(copy.folder, folder, symlinks=True)
+    typos = Copy(folder, copy.environment)
+    todo = {(str(file), *found.groups()[:2]) for file, text in texts.items() for found in RESOURCE.finditer(text)}
+    assert len(todo) == sum(text.count('\nresource "') + text.startswith('resource "') for text in texts.values()) > 30
+    while todo:  # what depends on something that is wrong is not looked at before that is right
+        for file, text in texts.items():
+            (folder / file).write_text(misspelt(str(file), text, todo))
+        said = json.loads(typos.terraform("validate", "-json", "-no-tests").stdout)["diagnostics"]
+        found = []
+        for one in said:
+            assert one["summary"] == "Unsupported argument"
+            assert re.match(r'An argument named "\w+x" is not expected here\.', one["detail"])
+            found.append((one["range"]["filename"], *re.findall(r'"(\w+)"', one["snippet"]["context"])))
+        assert len(found) == len(set(found)) > 0
+        assert set(found) <= todo
+        todo -= set(found)
+
+
+def misspelt(file: str, text: str, todo: set[tuple[str, ...]]) -> str:
+    """A file in which the resources of `todo` have, before their first argument, a misspelt one."""
+
+    def changed(found: re.Match[str]) -> str:
+        if (file, found[1], found[2]) not in todo:
+            return found[0]
+        return ARGUMENT.sub(lambda first: f"  {first[1]}x = null\n{first[0]}", found[0], count=1)
+
+    without = re.sub(r"^ *depends_on.*\n", "", text, flags=re.MULTILINE)  # that only makes more rounds
+    return RESOURCE.sub(changed, without)
+
+
+def test_without_terraform_there_is_one_line_that_says_how_to_get_it(tmp_path: Path) -> None:
+    for tool in ("dirname", "sh"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+    refused = subprocess.run(
+        [tmp_path / "sh", WRITTEN / "check.sh"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert refused.stderr == (
+        "infra-check: terraform is not on the PATH; how to get it: https://developer.hashicorp.com/terraform/install\n"
+    )
