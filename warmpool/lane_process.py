@@ -164,6 +164,7 @@ class LaneProcess:
 
     def _look(self, channel: socket.socket) -> None:
         """See whether it owes something for too long, and ask it how it is, as long as it has this channel."""
+        self._catch_up(channel)  # should the loop not have called
         if channel is not self._channel:
             return
         now_s = self._loop.time()
@@ -174,16 +175,35 @@ class LaneProcess:
         self._loop.call_later(LOOK_S, self._look, channel)
 
     def _readable(self) -> None:
-        """Read one message. Where more of them wait, the loop calls again."""
+        """Read one message. Where more of them wait, the loop calls again; but uvloop does not after an error."""
         assert self._channel is not None
         try:
-            data = self._channel.recv(MESSAGE_BYTES_MAX)
-        except (BlockingIOError, ConnectionResetError):  # the latter once, of what was left unread: what was said comes
-            return
+            self._read(self._channel)
+        except ConnectionResetError:
+            self._catch_up(self._channel)
+
+    def _catch_up(self, channel: socket.socket) -> None:
+        """Read all that waits, as long as it has this channel."""
+        more = True
+        while more and channel is self._channel:
+            with contextlib.suppress(ConnectionResetError):
+                more = self._read(channel)
+
+    def _read(self, channel: socket.socket) -> bool:
+        """Read one message; whether there was one.
+
+        Raises:
+            ConnectionResetError: It is gone, and left something unread. Once: then what it said comes, and its end.
+        """
+        try:
+            data = channel.recv(MESSAGE_BYTES_MAX)
+        except BlockingIOError:
+            return False
         try:
             self._received(messages.decode_from_lane(data) if data else messages.Gone(exit=-signal.SIGKILL))
         except Exception as error:  # noqa: BLE001  it is logged
             self.give_up(error)
+        return True
 
     def _received(self, message: messages.FromLane | messages.Born | messages.Gone) -> None:
         match message:

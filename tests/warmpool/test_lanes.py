@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import uvloop
 
 from cache.fingerprint import Fingerprint
 from cache.local_store import LocalStore
@@ -484,7 +485,7 @@ class Puppet:
 
 @pytest.fixture
 def with_puppet(tiny_store):
-    """Runs a coroutine function in a world whose lane is a puppet."""
+    """Runs a coroutine function in a world whose lane is a puppet, on an instance's event loop."""
 
     def run(coroutine, limits=None):
         async def main():
@@ -493,9 +494,12 @@ def with_puppet(tiny_store):
             world.lane.start()
             await coroutine(world, puppet)
             puppet.ours.close()
+            while not puppet.forks.empty():  # of the process after that
+                puppet.forks.get_nowait().close()
             await world.lane.stop(WAIT_S_MAX)
 
-        asyncio.run(asyncio.wait_for(main(), WAIT_S_MAX))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(main(), WAIT_S_MAX))
 
     return run
 
