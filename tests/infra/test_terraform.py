@@ -1,4 +1,7 @@
-"""What Terraform would make of the two examples, and what it says of mistakes. Nothing is asked of a cloud."""
+"""What Terraform would make of the two examples, who may write what by that, and what it says of mistakes.
+
+Nothing is asked of a cloud.
+"""
 
 from __future__ import annotations
 
@@ -7,113 +10,52 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cache import opening
+from cache.errors import StoreUnavailable
+from cache.failures import Failure, forget, record
+from cache.fingerprint import Fingerprint
+from cache.layout import FOLDERS
+from cache.local_store import LocalStore
+from cache.records import decoded
+from cache.sightings import mark
+from cache.signed_store import SignedStore
+from cache.verification import set_aside
+from cache.wanted import want
 from functions.settings import Settings as FunctionSettings
+from tests.infra.granted import GrantedStore, Grants, as_rows
+from tests.infra.planned import ROOT, WRITTEN, Copy, copied
+from tests.warmpool.publishing.toy import Heard, Toy
+from warmpool import cli
+from warmpool.manifest import Manifest, RolloutSpec, Target, manifest_path, serving_path
+from warmpool.publishing.from_store import make_from_store
+from warmpool.publishing.machines import Children, Limits
+from warmpool.rollout.record import Event, Rollout, add_event, record_path
 from warmpool.settings import Settings, read_settings
 
-ROOT = Path(__file__).resolve().parents[2]
-WRITTEN = ROOT / "infra" / "terraform"
-STAND_IN = Path(
-    os.environ.get("TERRAFORM_GOOGLE_SCHEMA") or ROOT.parent / "shared" / "tools" / "terraform-google-schema"
-)
-RUNS = """
-mock_provider "google" {}
-
-variables {
-  project = "some-project"
-  region  = "europe-west4"
-}
-
-run "prod" {
-  command = plan
-
-  module {
-    source = "./examples/prod"
-  }
-
-  variables {
-    billing_account = "0123AB-CDEF01-234567"
-    callers         = ["group:callers@example.com"]
-    operators       = ["group:operators@example.com"]
-    alert_emails    = ["bills@example.com"]
-    gpu             = true
-  }
-}
-
-run "dev" {
-  command = plan
-
-  module {
-    source = "./examples/dev"
-  }
-}
-
-run "bad_region" {
-  command = plan
-
-  module {
-    source = "./examples/dev"
-  }
-
-  variables {
-    region = "europe-wst4"
-  }
-}
-"""
 WHOLE_PROJECT = re.compile(r"google_(project|folder|organization)_iam_(member|binding|policy|audit_config)")
 RESOURCE = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
 ARGUMENT = re.compile(r"^  (?!for_each|count)(\w+) +=", re.MULTILINE)
+PATHS = {
+    "manifest": "models/embed/1/manifest.json",
+    "target": f"models/embed/1/targets/{'a' * 64}.json",
+    "serving.json": "models/embed/serving.json",
+} | {f"{name}/": f"{name}/{'a' * 64}" for name in FOLDERS if name != "models"}
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("CI") and shutil.which("terraform") is None, reason="terraform is not on the PATH"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy of what is written, with its providers. Names in messages are relative to it."""
-
-    folder: Path
-    environment: Mapping[str, str]
-
-    def terraform(self, *arguments: str, within: str = ".") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["terraform", *arguments],
-            cwd=self.folder / within,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    folder = tmp_path_factory.mktemp("terraform") / "copy"
-    shutil.copytree(WRITTEN, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "tests"))
-    (folder / "tests").mkdir()
-    (folder / "tests" / "plans.tftest.hcl").write_text(RUNS)
-    environment = dict(os.environ)
-    if (STAND_IN / "setup.sh").is_file():
-        said = subprocess.run(
-            ["sh", str(STAND_IN / "setup.sh"), str(ROOT / ".venv-infra" / "schema")],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout
-        environment["TF_CLI_CONFIG_FILE"] = said.removeprefix("export TF_CLI_CONFIG_FILE=").strip()
-    made = Copy(folder, environment)
-    began = made.terraform("init", "-backend=false", "-input=false", "-no-color")
-    assert began.returncode == 0, began.stderr
-    return made
+    return copied(tmp_path_factory.mktemp("terraform") / "copy")
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +176,128 @@ def test_what_a_container_is_told_is_a_setting_with_a_value_that_is_allowed(
 def environment_of(template: dict[str, Any]) -> dict[str, str]:
     """What a template's container is told and known when it is planned; a URL is not."""
     return {one["name"]: one["value"] for one in template["containers"][0]["env"] if one.get("value") is not None}
+
+
+def test_the_table_of_who_writes_what_is_what_is_granted(plans: dict[str, list[dict[str, Any]]]) -> None:
+    accounts = ("pool", "publisher", "care", "function", "scheduler", "notifier")
+    rows = as_rows({who: Grants.of(plans["prod"], who) for who in accounts}, PATHS)
+    assert {who for row in rows.values() for who, may in row.items() if may} == {"pool", "publisher", "care"}
+    table = re.findall(r"^\| `([^`]+)` \|(.*)\|(.*)\|(.*)\|", (WRITTEN / "README.md").read_text(), re.MULTILINE)
+    written = {
+        what: {who: may.strip() for who, may in zip(("pool", "publisher", "care"), cells, strict=True)}
+        for what, *cells in table
+    }
+    assert written == {what: {who: row[who] for who in ("pool", "publisher", "care")} for what, row in rows.items()}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "models/embed/1/manifest.json",
+        "models/targets/1/manifest.json",
+        "models/embed/targets/manifest.json",
+        "models/targets/serving.json",
+        "models/embed/serving.json",
+        "programs/abc",
+        "weights/abc",
+        "distrusted/abc",
+        "leasesx/abc",
+        "other",
+    ],
+)
+def test_an_instance_neither_makes_nor_replaces_nor_removes_what_is_not_its_own(
+    plans: dict[str, list[dict[str, Any]]], path: str
+) -> None:
+    for example in ("prod", "dev"):
+        pool = Grants.of(plans[example], "pool")
+        assert pool.may("get", path)
+        assert not pool.may("create", path)
+        assert not pool.may("delete", path)
+        function = Grants.of(plans[example], "function")
+        assert not any(function.may(permission, path) for permission in ("get", "list", "create", "delete"))
+
+
+def test_what_publishing_an_instance_and_care_do_is_granted_to_each(
+    plans: dict[str, list[dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = Toy(tmp_path)
+    publisher, pool, care = (
+        GrantedStore(toy.store, Grants.of(plans["prod"], who)) for who in ("publisher", "pool", "care")
+    )
+
+    monkeypatch.setattr(opening, "raw_store", lambda _: publisher)
+    toy.publish("1")
+    toy.publish("2", factor=3.0)  # uses again what is there
+    assert publisher.refused == []
+    stored = {"models", "programs", "weights", "executables", "answers", "leases"}
+    assert {folder for permission, folder in publisher.done if permission == "create"} == stored
+
+    monkeypatch.setattr(opening, "raw_store", lambda _: pool)
+    store = opening.open_store(toy.settings)
+    compile_again(store, toy.store)
+    leave_word(store)
+    name = next(entry.path for entry in store.entries("executables"))
+    LocalStore(toy.store).put(name, b"damaged")
+    assert set_aside(store, name) is not None
+    assert pool.refused == []
+    written = {"fingerprints", "wanted", "traffic", "rollouts", "quarantine"}
+    compiled = {"executables", "models", "leases", "failures", "breakers", "answers"}
+    assert {folder for permission, folder in pool.done if permission == "create"} == written | compiled
+    for path in (serving_path("toy"), manifest_path("toy", "2")):
+        with pytest.raises(StoreUnavailable, match="403"):
+            store.put(path, store.get(path))
+    assert pool.refused == ["create models/toy/serving.json", "create models/toy/2/manifest.json"]
+
+    monkeypatch.setattr(opening, "raw_store", lambda _: care)
+    damage_and_age(toy.store)
+    flags = ("--store", str(toy.store), "--trusted-keys", str(toy.folder / "key.pub"))
+    assert cli.main(["cache", "verify", *flags]) == 1
+    assert cli.main(["cache", "gc", *flags, "--grace-hours", "0"]) == 0
+    assert care.refused == []
+    assert {folder for permission, folder in care.done if permission == "create"} == {"quarantine", "wanted"}
+    removed = {folder for permission, folder in care.done if permission == "delete"}
+    assert removed >= {"weights", "failures", "traffic", "programs"}
+
+
+def compile_again(store: SignedStore, folder: Path) -> None:
+    """What an instance does whose kind of machine lacks all executables of a version."""
+    bare = LocalStore(folder)
+    (target,) = (entry.path for entry in bare.entries("models/toy/2/targets"))
+    for path in [entry.path for entry in bare.entries("executables")]:
+        bare.delete(path)
+    fingerprint = Fingerprint(decoded(store.get(target), Target).fingerprint)
+    manifest = decoded(store.get(manifest_path("toy", "2")), Manifest)
+    with Children(Limits()) as children:
+        (machine,) = children.machines("cpu")
+        assert machine.fingerprint.digest == fingerprint.digest
+        made = make_from_store(store, manifest, machine, children, Heard(), why="it was lost")
+        assert made.compiled > 0
+    mark(store, fingerprint)
+
+
+def leave_word(store: SignedStore) -> None:
+    """What instances tell each other, each of it twice, so that something is there to be replaced."""
+    spec = RolloutSpec(started_s=1.0)
+    rollout = Rollout(model="toy", stable="1", canary="2")
+    failure = Failure.now(key="abc", what="it", reason="so", fingerprint="def", program="012")
+    for _ in range(2):
+        want(store, "abc", "it was lost")
+        record(store, failure)
+        add_event(store, record_path("toy", spec), rollout, Event(what="rollback", time_s=2.0, who="an instance"))
+        store.put("traffic/toy/instance", b"{}")
+    forget(store, failure)
+    record(store, failure)
+
+
+def damage_and_age(folder: Path) -> None:
+    """What a store may be like after years: something is damaged, something needed by nobody, and all of it old."""
+    bare = LocalStore(folder)
+    for name in ("weights", "executables"):
+        bare.put(f"{name}/{bare.names(name)[0]}", b"damaged")
+    bare.put(f"programs/{'a' * 64}", b"needed by nobody")
+    for file in folder.rglob("*"):
+        if file.is_file():
+            os.utime(file, (1.0, 1.0))
 
 
 def test_a_bad_region_gives_one_message_that_says_what_is_allowed(told: list[dict[str, Any]]) -> None:

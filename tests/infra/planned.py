@@ -1,0 +1,100 @@
+"""A copy of what is written for Terraform, with a provider, and runs that plan both examples."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITTEN = ROOT / "infra" / "terraform"
+STAND_IN = Path(
+    os.environ.get("TERRAFORM_GOOGLE_SCHEMA") or ROOT.parent / "shared" / "tools" / "terraform-google-schema"
+)
+RUNS = """
+mock_provider "google" {}
+
+variables {
+  project = "some-project"
+  region  = "europe-west4"
+}
+
+run "prod" {
+  command = plan
+
+  module {
+    source = "./examples/prod"
+  }
+
+  variables {
+    billing_account = "0123AB-CDEF01-234567"
+    callers         = ["group:callers@example.com"]
+    operators       = ["group:operators@example.com"]
+    alert_emails    = ["bills@example.com"]
+    gpu             = true
+  }
+}
+
+run "dev" {
+  command = plan
+
+  module {
+    source = "./examples/dev"
+  }
+}
+
+run "bad_region" {
+  command = plan
+
+  module {
+    source = "./examples/dev"
+  }
+
+  variables {
+    region = "europe-wst4"
+  }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of what is written, with its providers. Names in messages are relative to it."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def terraform(self, *arguments: str, within: str = ".") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["terraform", *arguments],
+            cwd=self.folder / within,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+def copied(folder: Path) -> Copy:
+    """A copy in a folder that is not there yet, ready for `terraform test` of the runs above."""
+    shutil.copytree(WRITTEN, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "tests"))
+    (folder / "tests").mkdir()
+    (folder / "tests" / "plans.tftest.hcl").write_text(RUNS)
+    environment = dict(os.environ)
+    if (STAND_IN / "setup.sh").is_file():
+        said = subprocess.run(
+            ["sh", str(STAND_IN / "setup.sh"), str(ROOT / ".venv-infra" / "schema")],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
+        environment["TF_CLI_CONFIG_FILE"] = said.removeprefix("export TF_CLI_CONFIG_FILE=").strip()
+    made = Copy(folder, environment)
+    began = made.terraform("init", "-backend=false", "-input=false", "-no-color")
+    assert began.returncode == 0, began.stderr
+    return made
