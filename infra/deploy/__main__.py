@@ -12,7 +12,7 @@ from typing import NoReturn
 from infra.deploy.asking import Asker
 from infra.deploy.deployment import Deployment, Limits, roll_back
 from infra.deploy.errors import DeployError
-from infra.deploy.functions import Functions
+from infra.deploy.followers import Followers
 from infra.deploy.images import FUNCTION, INSTANCE, PUBLISHER, VARIANTS, Images, commit_tag, pushed_image
 from infra.deploy.infrastructure import Infrastructure
 from infra.deploy.publish_job import PublishJob
@@ -78,7 +78,7 @@ class Command:
         PublishJob(self.shell, self.settings, job).run(*self._pushed(registry, PUBLISHER))
 
     def deploy(self) -> None:
-        """Precompile, new revision, ready check, canary, promotion; or back to the old one. Then the functions."""
+        """Precompile, new revision, ready check, canary, promotion; or back to the old one. Then what follows."""
         self.shell.need("gcloud")
         given = self.given
         limits = Limits(
@@ -89,14 +89,18 @@ class Command:
         registry, name, job, account, url = infrastructure.outputs(
             "registry", "pool_service", "publish_job", "function_service_account", "pool_url"
         )
-        functions = Functions(self.shell, self.settings, infrastructure.listed("function_names"))
+        followers = [
+            Followers(self.shell, self.settings, kind, output, infrastructure.listed(output))
+            for kind, output in (("services", "function_names"), ("jobs", "care_jobs"))
+        ]
         instance, publisher, function = self._pushed(registry, INSTANCE, PUBLISHER, FUNCTION)
         deployment = Deployment(
             self.shell, Pool(self.shell, self.settings, name), PublishJob(self.shell, self.settings, job),
             Asker(self.shell, account, url), limits,
         )  # fmt: skip
         deployment.deploy(instance, publisher)
-        functions.deploy(function)
+        for follower, image in zip(followers, (function, publisher), strict=True):
+            follower.deploy(image)
 
     def rollback(self) -> None:
         """Give all requests to the revision that had them before."""

@@ -138,6 +138,7 @@ class Cloud:
             "publish_job": "warmpool-dev-publish",
             "function_service_account": "function@my-project-1.iam",
             "function_names": {"embed": "warmpool-dev-embed", "digits": "warmpool-dev-digits"},
+            "care_jobs": {"gc": "warmpool-dev-gc"},
         }
         self.world: dict[str, Any] = {
             "outputs": outputs,
@@ -149,7 +150,7 @@ class Cloud:
             "images": {"pool-00001": f"{IMAGE}@{OLD}"},
             "shares": {"pool-00001": 100},
             "tags": {},
-            "functions": {"warmpool-dev-embed": "hello", "warmpool-dev-digits": "hello"},
+            "followers": {},
         }
 
     @property

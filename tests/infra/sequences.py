@@ -77,13 +77,9 @@ TRIAL = [ADD, DESCRIBE, TOKEN, SHARE, DESCRIBE]
 POOL = [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL, DESCRIBE, PROMOTE]
 
 
-def _function(name: str) -> list[str]:
-    image = "--format=value(spec.template.spec.containers[0].image)"
-    return [
-        f"gcloud run services describe warmpool-dev-{name} {PLACE} {image}",
-        f"gcloud run services update warmpool-dev-{name} --image={REGISTRY}/function@{NEW} {PLACE} --quiet",
-    ]
-
-
-FUNCTIONS = [*_function("digits"), *_function("embed")]
-DEPLOY = [*POOL, *FUNCTIONS]
+FOLLOWERS = [
+    f"gcloud run services update warmpool-dev-digits --image={REGISTRY}/function@{NEW} {PLACE} --quiet",
+    f"gcloud run services update warmpool-dev-embed --image={REGISTRY}/function@{NEW} {PLACE} --quiet",
+    f"gcloud run jobs update warmpool-dev-gc --image={REGISTRY}/publisher@{NEW} {PLACE} --quiet",
+]
+DEPLOY = [*POOL, *FOLLOWERS]

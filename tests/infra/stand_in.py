@@ -40,15 +40,9 @@ def terraform(world, words):
     return "terraform: did something"
 
 
-def describe(world, words):
-    if "value(" in words[-1]:
-        return world["functions"][words[3]]
-    return json.dumps({"status": {"traffic": traffic(world)}})
-
-
 def update(world, words):
-    if words[3] in world["functions"]:
-        world["functions"][words[3]] = flag(words, "--image")
+    if not flag(words, "--tag"):
+        world["followers"][words[3]] = flag(words, "--image")
         return ""
     name = f"pool-{len(world['images']) + 1:05}"
     world["images"][name] = flag(words, "--image")
@@ -75,12 +69,12 @@ GCLOUD = {
     "auth print-access-token": lambda world, words: "access-token",
     "auth print-identity-token": lambda world, words: "identity-token",
     "artifacts docker images describe": lambda world, words: world["digest"],
-    "run services describe": describe,
+    "run services describe": lambda world, words: json.dumps({"status": {"traffic": traffic(world)}}),
     "run services update": update,
     "run services update-traffic": update_traffic,
     "run revisions describe": lambda world, words: world["images"][words[3]],
     "run revisions list": lambda world, words: json.dumps([revision(world, name) for name in world["images"]]),
-    "run jobs update": lambda world, words: "",
+    "run jobs update": update,
     "run jobs execute": lambda world, words: "",
     "run jobs executions list": lambda world, words: json.dumps(
         [{"metadata": {"name": "publish-x1"}, "status": {"conditions": [{"type": "Completed", "status": "True"}]}}]

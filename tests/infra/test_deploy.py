@@ -14,7 +14,7 @@ from tests.infra.sequences import (
     BACK,
     DEPLOY,
     DESCRIBE,
-    FUNCTIONS,
+    FOLLOWERS,
     IDENTIFY,
     LOOK,
     POOL,
@@ -57,7 +57,12 @@ def test_a_deployment_compiles_tries_and_promotes_in_this_order(cloud, revisions
     assert cloud.calls() == DEPLOY
     assert cloud.world["shares"] == {"pool-00002": 100}
     assert cloud.world["tags"] == {"previous": "pool-00001"}
-    assert set(cloud.world["functions"].values()) == {f"{REGISTRY}/function@{NEW}"}
+    assert cloud.world["followers"] == {
+        "warmpool-dev-publish": f"{REGISTRY}/publisher@{NEW}",
+        "warmpool-dev-digits": f"{REGISTRY}/function@{NEW}",
+        "warmpool-dev-embed": f"{REGISTRY}/function@{NEW}",
+        "warmpool-dev-gc": f"{REGISTRY}/publisher@{NEW}",
+    }
     asked = [path for path, _ in revisions.asked]
     assert asked == ["/pool-00002/v2/health/ready", "/pool-00001/metrics", "/pool-00002/metrics"]
     assert {token for _, token in revisions.asked} == {"Bearer identity-token"}
@@ -70,12 +75,12 @@ def test_each_command_is_shown_and_no_token_is(cloud):
     assert "identity-token " not in done.err.replace("print-identity-token ", "")
 
 
-def test_nothing_is_done_where_the_image_has_all_requests(cloud):
-    cloud.change(digest=OLD, functions=dict.fromkeys(cloud.world["functions"], f"{REGISTRY}/function@{OLD}"))
+def test_the_pool_is_left_alone_where_the_image_has_all_requests(cloud):
+    cloud.change(digest=OLD)
     done = cloud.make("deploy", **QUICK)
     assert done.status == 0
     assert "nothing to do" in done.err
-    assert cloud.calls() == [*IDENTIFY, *LOOK, *FUNCTIONS[::2]]
+    assert cloud.calls() == [*IDENTIFY, *LOOK, *(command.replace(NEW, OLD) for command in FOLLOWERS)]
 
 
 @pytest.mark.parametrize(
@@ -127,16 +132,11 @@ def test_a_function_that_does_not_start_leaves_the_pool_as_it_is(cloud):
     cloud.change(failing=["services update warmpool-dev-embed"])
     done = cloud.make("deploy", **QUICK)
     assert done.status == 2
-    assert "the pool is done, but not all functions are" in told_why(done)
+    assert "the pool is done, but not all that follows it" in told_why(done)
     assert cloud.world["shares"] == {"pool-00002": 100}
     cloud.change(failing=[])
     assert cloud.make("deploy", **QUICK).status == 0
-    assert cloud.calls()[len(DEPLOY) + len(IDENTIFY) :] == [
-        DESCRIBE,
-        LOOK[1].replace("00001", "00002"),
-        *FUNCTIONS[::2],
-        FUNCTIONS[-1],
-    ]
+    assert cloud.calls()[-5:] == [DESCRIBE, LOOK[1].replace("00001", "00002"), *FOLLOWERS]
 
 
 def test_a_revision_that_is_never_ready_gets_no_request(cloud, revisions):
@@ -188,7 +188,7 @@ def test_a_first_revision_is_compared_with_nothing(cloud, revisions):
     cloud.change(images={"pool-00001": "us-docker.pkg.dev/cloudrun/container/hello"})
     done = cloud.make("deploy", **QUICK)
     assert done.status == 0, done.err
-    assert cloud.calls() == [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL[:3], PROMOTE, *FUNCTIONS]
+    assert cloud.calls() == [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL[:3], PROMOTE, *FOLLOWERS]
     assert [path for path, _ in revisions.asked] == ["/pool-00002/v2/health/ready"]
 
 
@@ -199,7 +199,7 @@ def test_what_a_killed_deployment_left_is_gone_on_with(cloud):
     done = cloud.make("deploy", **QUICK)
     assert done.status == 0, done.err
     assert ADD not in cloud.calls()
-    assert cloud.calls()[-8:] == [SHARE, DESCRIBE, DESCRIBE, PROMOTE, *FUNCTIONS]
+    assert cloud.calls()[-7:] == [SHARE, DESCRIBE, DESCRIBE, PROMOTE, *FOLLOWERS]
     assert cloud.world["images"] == images
 
 
