@@ -1,4 +1,4 @@
-"""Refresh the lock files from pyproject.toml: newest releases, the oldest supported jax, and the installer's own tools.
+"""Refresh the lock files from pyproject.toml: newest releases, the oldest jax, the installer's own tools, the images'.
 
 Hashes stand for the files, so that any index or mirror that serves them will do, and none is named.
 """
@@ -15,6 +15,8 @@ from install import ROOT, environment, find_uv
 
 OLDEST = ("jax==0.11.2", "jaxlib==0.11.2")  # the lower end of the range in pyproject.toml
 HEADER = "make lock"  # what each lock file says it was made by
+IMAGES = Path("infra", "images")
+INSTANCE = ("--extra", "instance", "--extra", "gcs", "--extra", "kms")
 
 
 def compile_lock(name: str, *arguments: str) -> None:
@@ -37,6 +39,26 @@ def pins(name: str) -> list[str]:
     return [f"{package}=={version}" for package, version in found if package not in replaced]
 
 
+def compile_images(folder: Path) -> None:
+    """Write the lock files of the images: the versions of requirements.lock, so that what was tested is what runs.
+
+    Args:
+        folder: Where what is asked of the compiler beside pyproject.toml may be written.
+    """
+    cuda, tools = folder / "cuda.in", folder / "images.in"
+    cuda.write_text("jax[cuda12]\n")  # no extra of ours: an environment with all extras would hold 3 GB of it
+    tools.write_text("cyclonedx-bom\nhatchling\nuv\n")
+    same = ("--constraint", "requirements.lock")
+    project = ("pyproject.toml", *same)
+    compile_lock(str(IMAGES / "requirements-function.lock"), *project, "--extra", "otlp")
+    compile_lock(str(IMAGES / "requirements-instance-cpu.lock"), *project, *INSTANCE)
+    compile_lock(str(IMAGES / "requirements-instance-cuda.lock"), str(cuda), *project, *INSTANCE)
+    compile_lock(
+        str(IMAGES / "requirements-publisher.lock"), *project, *INSTANCE, "--extra", "publish", "--extra", "examples"
+    )
+    compile_lock(str(IMAGES / "requirements-build.lock"), str(tools), *same)
+
+
 def main() -> None:
     """Write all lock files; the second of the environments differs from the first in jax alone."""
     compile_lock("requirements.lock", "pyproject.toml", "--all-extras", "--group", "dev")
@@ -50,6 +72,7 @@ def main() -> None:
             "requirements-oldest.lock", "pyproject.toml", "--extra", "publish", "--extra", "gcs", "--extra", "kms",
             "--group", "dev", "--constraint", str(oldest),
         )  # fmt: skip
+        compile_images(Path(folder))
 
 
 if __name__ == "__main__":

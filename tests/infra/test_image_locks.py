@@ -1,0 +1,61 @@
+"""What the images hold is what was tested: their lock files name the versions of the project's own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "infra" / "images"
+LOCKS = sorted(path.name for path in IMAGES.glob("*.lock"))
+PARTS = ("function", "instance-cpu", "publisher")
+
+
+def pins(path: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", path.read_text(), re.MULTILINE))
+
+
+def test_every_image_has_its_lock() -> None:
+    names = ("build", "function", "instance-cpu", "instance-cuda", "publisher")
+    assert [f"requirements-{name}.lock" for name in names] == LOCKS
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_host_and_has_a_hash_for_every_package(lock: str) -> None:
+    text = (IMAGES / lock).read_text()
+    assert "://" not in text
+    entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert entries
+    assert [entry.partition(" ")[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_image_holds_no_other_versions_than_are_tested(part: str) -> None:
+    assert pins(IMAGES / f"requirements-{part}.lock").items() <= pins(ROOT / "requirements.lock").items()
+
+
+def test_the_cuda_variant_differs_in_what_cuda_needs() -> None:
+    cpu, cuda = (pins(IMAGES / f"requirements-instance-{variant}.lock") for variant in ("cpu", "cuda"))
+    assert cpu.items() <= cuda.items()
+    added = cuda.keys() - cpu.keys()
+    assert {"jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cudnn-cu12"} <= added
+    assert all(name.startswith(("jax-cuda12-", "nvidia-")) for name in added)
+    assert cuda["jax-cuda12-plugin"] == cuda["jax-cuda12-pjrt"] == cuda["jaxlib"]
+
+
+def test_the_publisher_adds_to_the_instance() -> None:
+    instance, publisher = (pins(IMAGES / f"requirements-{part}.lock") for part in ("instance-cpu", "publisher"))
+    assert instance.items() <= publisher.items()
+    assert {"flax", "orbax-checkpoint"} <= publisher.keys() - instance.keys()
+
+
+def test_containerfiles_begin_alike_so_that_their_stages_are_built_once() -> None:
+    function, instance = (
+        (IMAGES / name / "Containerfile").read_text().partition("ARG BASE=")[2] for name in ("function", "instance")
+    )
+    end = "FROM build AS code"
+    assert function.partition(end)[0] == instance.partition(end)[0]
+    code = "--invalidation-mode unchecked-hash /code/lib"
+    assert function.partition(end)[2].partition(code)[0] == instance.partition(end)[2].partition(code)[0]

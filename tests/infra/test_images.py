@@ -1,0 +1,292 @@
+"""The images, built and run for real: what they hold, as whom they run, and an answer through both from a bucket.
+
+Everything runs in podman as it would elsewhere, with a root file system that cannot be written, without rights, as a
+user that no file belongs to. The bucket is a server of GCS's protocol, filled by the publisher's image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gameday.fault_proxy import FaultProxy
+from cache.signing import Signer
+from examples.loopback import get_or_post
+from infra.images import podman
+from tests.cache.gcs_server import GcsServer
+from tests.instance_process import InstanceProcess, wait_until
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+NOBODY = 65532
+FUNCTION_BYTES_MAX = 120_000_000
+OVER_DEPENDENCIES_MAX = 1.15
+WAIT_S_MAX = 120.0
+KEYS, MODELS = "/keys", "/models"
+PROJECT = tomllib.loads((podman.ROOT / "pyproject.toml").read_text())["project"]
+STORE = "gs://bucket/store"
+PYTHON = "--entrypoint=/opt/warmpool/bin/python"
+LOOK = Path(__file__).with_name("look_into_image.py").read_text()
+MODEL = """
+from examples.options.model import CONTRACT, price
+from warmpool.model import Model, Tolerance
+
+model = Model(
+    name="options", methods={"price": price}, inputs=CONTRACT, tolerance=Tolerance(rtol=1e-4, atol=1e-4)
+)
+"""
+CONTRACT = {"spot": 100, "strike": 105, "rate": 0.03, "volatility": 0.2, "maturity": 0.5}
+# What of the fingerprint does not come from a client of XLA.
+KIND = """
+import json
+from cache import fingerprint
+made = fingerprint.fingerprint_of(platform_name="cpu", platform_version="", device_kind="cpu", device_count=1)
+print(json.dumps(dict(made.ingredients)))
+"""
+
+
+@pytest.fixture(scope="module")
+def images() -> dict[str, str]:
+    """The name of every image, built now."""
+    if lacking := podman.missing():
+        reason = f"images are built by root, with podman, buildah, runc and mmdebstrap; lacking: {', '.join(lacking)}"
+        (pytest.fail if os.environ.get("WARMPOOL_CI") else pytest.skip)(reason)
+    started_s = time.monotonic()
+    try:
+        podman.make_base()
+        built = {target: podman.build(target, revision=REVISION) for target in podman.FILES}
+    except subprocess.CalledProcessError as error:
+        pytest.fail(f"{error}: {error.stderr[-4000:]}")
+    sys.stdout.write(f"built in {time.monotonic() - started_s:.0f} s\n")
+    return built
+
+
+def ran(
+    name: str,
+    *arguments: str,
+    options: tuple[str, ...] = (),
+    mounts: Mapping[Path, str] | None = None,
+    **variables: str,
+) -> str:
+    """A container to its end; what it wrote."""
+    command = podman.run_command(name, *arguments, options=options, variables=variables, mounts=mounts or {})
+    done = subprocess.run(
+        command,
+        check=False,
+        env=podman.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def seen(images) -> dict[str, dict[str, Any]]:
+    """What is found in a container of each image."""
+    return {target: json.loads(ran(name, "-I", "-c", LOOK, options=(PYTHON,))) for target, name in images.items()}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A store that the publisher's image filled, behind a proxy that counts; the keys' folder."""
+
+    proxy: FaultProxy
+    keys: Path
+
+
+@pytest.fixture(scope="module")
+def bucket(images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    keys, models = folder / "keys", folder / "models"
+    keys.mkdir()
+    models.mkdir()
+    Signer.generate().write(keys / "publisher.pem")
+    os.chown(keys / "publisher.pem", NOBODY, NOBODY)
+    (models / "model.py").write_text(MODEL)
+    folder.chmod(0o755)
+    with GcsServer() as server, FaultProxy(server) as proxy:
+        server.client().create_bucket("bucket")
+        publish = ("publish", f"{MODELS}/model.py", "--store", STORE, "--signing-key", f"{KEYS}/publisher.pem")
+        ran(images["publisher"], *publish, mounts={keys: KEYS, models: MODELS}, STORAGE_EMULATOR_HOST=server.url)
+        yield Bucket(proxy, keys)
+
+
+class InstanceContainer(InstanceProcess):
+    """An instance in a container, on a bucket."""
+
+    def __init__(self, name: str, bucket: Bucket, log: Path) -> None:
+        variables = {
+            "STORAGE_EMULATOR_HOST": bucket.proxy.url,
+            "WARMPOOL_HOST": "127.0.0.1",
+            "WARMPOOL_TRUSTED_KEYS": f"{KEYS}/publisher.pem.pub",
+        }
+        self.command = tuple(podman.run_command(name, variables=variables, mounts={bucket.keys: KEYS}))
+        super().__init__(STORE, log, "--trusted-keys", f"{KEYS}/publisher.pem.pub", **podman.environment())
+
+    def status(self) -> dict[str, Any]:
+        """The status document; the processes that it names have other numbers here."""
+        document: dict[str, Any] = self.get("/v1/status").json()
+        return document
+
+
+@contextlib.contextmanager
+def function(name: str, pool_port: int, log: Path):
+    """The URL of a function in a container, before an instance; ended in order."""
+    port = free_port()
+    variables = {"PORT": str(port), "HOST": "127.0.0.1", "WARMPOOL_URLS": f"http://127.0.0.1:{pool_port}"}
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            podman.run_command(name, variables=variables, mounts={}), env=podman.environment(),
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+        )  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+        assert process.wait(WAIT_S_MAX) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def call_price(spot: float, strike: float, rate: float, volatility: float, maturity: float) -> float:
+    """Black and Scholes, in double precision."""
+    deviation = volatility * math.sqrt(maturity)
+    d1 = (math.log(spot / strike) + rate * maturity) / deviation + deviation / 2
+    cdf = lambda x: math.erfc(-x / math.sqrt(2)) / 2  # noqa: E731
+    return spot * cdf(d1) - strike * math.exp(-rate * maturity) * cdf(d1 - deviation)
+
+
+def pins(lock: str) -> tuple[dict[str, str], set[str]]:
+    """The versions that a lock file names, and the packages that only other systems need."""
+    lines = re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)([^\\\n]*)", (podman.ROOT / lock).read_text(), re.MULTILINE)
+    return {name: version for name, version, _ in lines}, {name for name, _, marker in lines if ";" in marker}
+
+
+LOCKS = {
+    "function": "infra/images/requirements-function.lock",
+    "instance": "infra/images/requirements-instance-cpu.lock",
+    "publisher": "infra/images/requirements-publisher.lock",
+}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("target", sorted(LOCKS))
+def test_it_runs_as_nobody_without_rights_and_writes_only_to_tmp(seen, target):
+    assert seen[target]["user"] == [NOBODY, NOBODY]
+    assert seen[target]["rights"] == ["0" * 16]
+    assert seen[target]["writable"] == ["/tmp"]
+    assert seen[target]["privileged"] == []
+    assert seen[target]["programs"] == []
+
+
+@pytest.mark.parametrize("target", sorted(LOCKS))
+def test_it_holds_what_its_lock_file_names_and_says_so_in_its_bill_of_materials(seen, target):
+    locked, elsewhere = pins(LOCKS[target])
+    found = {normal(name): version for name, version in seen[target]["packages"].items()}
+    assert found.pop("xla-warmpool")
+    assert found.items() <= locked.items()
+    assert locked.keys() - found.keys() <= elsewhere
+    told = {normal(name): version for name, version, purl in seen[target]["bill"] if not purl.startswith("pkg:deb/")}
+    assert told.pop("xla-warmpool")
+    assert told == found
+    assert {"libc6", "libssl3t64", "python3.13"} <= {
+        name for name, _, purl in seen[target]["bill"] if "pkg:deb/" in purl
+    }
+
+
+@pytest.mark.parametrize("target", sorted(LOCKS))
+def test_all_of_python_works_and_its_bytecode_is_there(seen, target):
+    assert seen[target]["not_importable"] == []
+    assert seen[target]["certificates"] > 100
+    assert seen[target]["without_bytecode"] == []
+    # Few packages carry templates, which are no Python.
+    assert seen[target]["sources_compiled"] >= 0.98 * seen[target]["sources"]
+
+
+def test_a_function_has_neither_jax_nor_numpy_and_an_instance_no_training(seen):
+    assert not {"jax", "jaxlib", "numpy", "grpcio"} & seen["function"]["packages"].keys()
+    assert not {"flax", "optax", "orbax-checkpoint"} & seen["instance"]["packages"].keys()
+
+
+def test_images_are_no_larger_than_promised(images, seen):
+    """Sizes of all files, not compressed, as the engine tells them."""
+    sizes = {
+        target: int(podman.run("podman", "image", "inspect", "--format={{.Size}}", name))
+        for target, name in images.items()
+    }
+    packed, bytecode = seen["instance"]["dependencies_bytes"], seen["instance"]["bytecode_bytes"]
+    sys.stdout.write(
+        f"{', '.join(f'{target} {size / 1e6:.1f} MB' for target, size in sizes.items())}; an instance's locked "
+        f"dependencies {packed / 1e6:.1f} MB and {bytecode / 1e6:.1f} MB of bytecode\n"
+    )
+    assert sizes["function"] <= FUNCTION_BYTES_MAX
+    assert sizes["instance"] <= OVER_DEPENDENCIES_MAX * (packed + bytecode)
+
+
+@pytest.mark.parametrize("target", sorted(LOCKS))
+def test_labels_say_what_it_is(images, target):
+    labels = json.loads(podman.run("podman", "image", "inspect", "--format={{json .Labels}}", images[target]))
+    told = {name.removeprefix("org.opencontainers.image."): value for name, value in labels.items()}
+    assert (told["title"], told["licenses"], told["revision"]) == (f"warmpool {target}", "Apache-2.0", REVISION)
+    assert told["version"] == PROJECT["version"]
+    assert told["base.name"] == podman.BASE
+    assert told["source"]
+
+
+def price_of(url: str) -> Any:
+    """What a function answers; None while it does not."""
+    try:
+        with get_or_post(url, json.dumps({"contracts": [CONTRACT]}).encode(), timeout_s=WAIT_S_MAX) as response:
+            return json.loads(response.read())
+    except OSError:
+        return None
+
+
+def test_what_the_publisher_compiled_is_what_an_instance_loads_and_the_function_answers(images, bucket, tmp_path):
+    right = pytest.approx(call_price(**CONTRACT), rel=1e-4)
+    with (
+        InstanceContainer(images["instance"], bucket, tmp_path / "instance.log") as instance,
+        function(images["function"], instance.port, tmp_path / "function.log") as url,
+    ):
+        first = wait_until(lambda: price_of(url), WAIT_S_MAX)
+        sys.stdout.write(f"{time.monotonic() - instance.started_s:.2f} s from both containers' start to an answer\n")
+        assert first["results"][0]["price"] == right
+        instance.wait_warm()
+        lanes = instance.status()["lanes"]
+        assert all(lane["warm"] == lane["planned"] > 0 for lane in lanes), lanes
+        assert all(lane["cold"] == lane["missing"] == {} for lane in lanes), lanes
+        second = price_of(url)
+        assert second["results"][0]["price"] == right
+        assert second["served"]["step"] == "exact", second
+        planned = max(lane["planned"] for lane in lanes)
+        fetched = {one.path for one in bucket.proxy.seen if "/download/" in one.path and "executables" in one.path}
+        assert len(fetched) >= planned, "they come out of the bucket"
+
+
+def test_a_store_that_this_machine_filled_fits_if_its_python_is_the_images(images):
+    """jaxlib's binary belongs to a version of Python, and all else that decides is the machine's and the lock's."""
+    inside = json.loads(ran(images["instance"], "-I", "-c", KIND, options=(PYTHON,)))
+    here = json.loads(subprocess.run([sys.executable, "-c", KIND], capture_output=True, check=True).stdout)
+    differing = {name for name in inside.keys() | here.keys() if inside.get(name) != here.get(name)}
+    assert differing == (set() if sys.version_info[:2] == (3, 13) else {"jaxlib_binary"})
