@@ -52,6 +52,7 @@ module "identities" {
   compiles  = var.compiles
   promotes  = var.promotes
   operators = var.operators
+  deployers = var.deployers
 }
 
 module "secrets" {

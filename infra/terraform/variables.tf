@@ -214,6 +214,17 @@ variable "operators" {
   }
 }
 
+variable "deployers" {
+  description = "Who deploys: they get identity tokens of the functions' account, to ask a new revision before it has requests. What else a deployment needs is theirs to have."
+  type        = set(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for member in var.deployers : can(regex("^(user|group|serviceAccount):[^\\s@]+@[^\\s@]+$", member))])
+    error_message = "deployers has ${join(", ", var.deployers)}, allowed: user:MAIL, group:MAIL or serviceAccount:MAIL each."
+  }
+}
+
 variable "event_function" {
   description = "Name of the function that is told of every object that is finalised in the bucket, by Eventarc. Null: none is."
   type        = string

@@ -33,6 +33,7 @@ run "prod" {
     billing_account = "0123AB-CDEF01-234567"
     callers         = ["group:callers@example.com"]
     operators       = ["group:operators@example.com"]
+    deployers       = ["group:deployers@example.com"]
     alert_emails    = ["bills@example.com"]
     gpu             = true
   }

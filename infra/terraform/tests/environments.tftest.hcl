@@ -100,6 +100,7 @@ run "each_variable_says_what_it_allows" {
     function_ingress  = "all"
     function_invokers = ["allUsers"]
     operators         = ["allAuthenticatedUsers"]
+    deployers         = ["allUsers"]
     event_function    = "none"
     subnet_cidr       = "8.8.8.0/24"
     noncurrent_days   = 0
@@ -113,7 +114,7 @@ run "each_variable_says_what_it_allows" {
   expect_failures = [
     var.project, var.region, var.env, var.instance_image, var.function_image, var.job_image, var.instance,
     var.instances_max, var.concurrency, var.request_s_max, var.promotes, var.otlp_endpoint, var.function_ingress,
-    var.function_invokers, var.operators, var.event_function, var.subnet_cidr, var.noncurrent_days, var.log_days,
+    var.function_invokers, var.operators, var.deployers, var.event_function, var.subnet_cidr, var.noncurrent_days, var.log_days,
     var.care_schedules, var.billing_account, var.budget, var.alert_emails,
   ]
 }

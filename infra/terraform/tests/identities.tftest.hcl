@@ -10,6 +10,7 @@ variables {
   compiles  = true
   promotes  = true
   operators = ["group:operators@example.com"]
+  deployers = ["group:deployers@example.com"]
 }
 
 run "each_account_does_its_own_work_and_no_more" {
@@ -22,6 +23,11 @@ run "each_account_does_its_own_work_and_no_more" {
   assert {
     condition     = keys(google_service_account.this) == ["care", "function", "notifier", "pool", "publisher", "scheduler"]
     error_message = "there are other accounts than this test knows"
+  }
+
+  assert {
+    condition     = { for member, right in google_service_account_iam_member.deployer : member => right.role } == { "group:deployers@example.com" = "roles/iam.serviceAccountOpenIdTokenCreator" }
+    error_message = "who deploys may act as an account, beyond asking the pool as a function does"
   }
 
   assert {

@@ -19,3 +19,9 @@ variable "callers" {
   type        = set(string)
   default     = []
 }
+
+variable "deployers" {
+  description = "Who deploys: user:, group: or serviceAccount: members."
+  type        = set(string)
+  default     = []
+}

@@ -20,6 +20,7 @@ module "warmpool" {
 
   function_ingress    = "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER"
   function_invokers   = var.callers
+  deployers           = var.deployers
   operators           = var.operators
   deletion_protection = true
   noncurrent_days     = 30

@@ -37,3 +37,9 @@ variable "gpu" {
   type        = bool
   default     = false
 }
+
+variable "deployers" {
+  description = "Who deploys: user:, group: or serviceAccount: members."
+  type        = set(string)
+  default     = []
+}

@@ -54,6 +54,15 @@ resource "google_storage_bucket_iam_member" "writer" {
   }
 }
 
+# Who deploys asks the pool as a function does, so that nobody else has to be allowed to call it.
+resource "google_service_account_iam_member" "deployer" {
+  for_each = var.deployers
+
+  service_account_id = google_service_account.this["function"].name
+  role               = "roles/iam.serviceAccountOpenIdTokenCreator"
+  member             = each.value
+}
+
 resource "google_storage_bucket_iam_member" "operator" {
   for_each = var.operators
 

@@ -27,3 +27,8 @@ variable "operators" {
   description = "Members who may change everything in the bucket."
   type        = set(string)
 }
+
+variable "deployers" {
+  description = "Members who may ask the pool as a function does."
+  type        = set(string)
+}
