@@ -40,9 +40,8 @@ resource "google_cloud_run_v2_job" "this" {
       }
 
       containers {
-        image   = var.image
-        command = ["warmpool"]
-        args    = ["cache", each.key]
+        image = var.image
+        args  = ["cache", each.key]
 
         resources {
           limits = { cpu = "2", memory = "8Gi" } # weights are read whole, in files that are in memory

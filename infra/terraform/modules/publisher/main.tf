@@ -48,9 +48,8 @@ resource "google_cloud_run_v2_job" "publish" {
       }
 
       containers {
-        image   = var.image
-        command = ["warmpool"]
-        args    = ["cache", "fill"] # to publish: gcloud run jobs execute ... --args=publish,MODEL.py
+        image = var.image
+        args  = ["cache", "fill"] # to publish: gcloud run jobs execute ... --args=publish,MODEL.py
 
         resources {
           limits = merge({
