@@ -127,7 +127,7 @@ class InstanceProcess:
         command: What runs `warmpool`; a test may have another one.
     """
 
-    command: tuple[str, ...] = (sys.executable, "-m", "warmpool.cli")
+    command: tuple[str, ...] = (sys.executable, "-m", "tests.patient_instance")
 
     def __init__(self, store: Path | str, log_file: Path, *flags: str, **environment: str) -> None:
         self.port = free_port()
@@ -137,10 +137,11 @@ class InstanceProcess:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "WARMPOOL_"))}
         command = [*self.command, "serve", "--store", str(store), "--port", str(self.port)]
         trust = () if "--trusted-keys" in flags or "--signing-key" in flags else ("--allow-unsigned",)
+        patience = () if "--run-s-max" in flags else ("--run-s-max", "600")
         compiling = () if "--compile" in flags else ("--compile", "off")  # a test that wants it says so
         with log_file.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--grpc-port", "0", *trust, *compiling, *flags],
+                [*command, "--grpc-port", "0", *trust, *patience, *compiling, *flags],
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 env=kept | environment,

@@ -300,33 +300,34 @@ class StoreContract:
             (winner,) = [name for name, generation in enumerate(generations) if generation is not None]
             assert store.get_versioned(f"leases/{turn}") == (b"%d" % winner, generations[winner])
 
-    def test_of_sixteen_processes_that_put_where_nothing_is_exactly_one_does(self, place, store):
-        racers = [start(place, "race", "leases/a", name) for name in range(16)]
+    def test_of_eight_processes_that_put_where_nothing_is_exactly_one_does(self, place, store):
+        racers = [start(place, "race", "leases/a", name) for name in range(8)]
         try:
-            assert [racer.hear() for racer in racers] == ["ready"] * 16
+            assert [racer.hear() for racer in racers] == ["ready"] * 8
             for racer in racers:
                 racer.tell("go")
             said = [racer.hear() for racer in racers]
         finally:
             end(racers)
-        assert sorted(said) == ["lost"] * 15 + ["won"]
+        assert sorted(said) == ["lost"] * 7 + ["won"]
         assert store.get("leases/a") == b"%d" % said.index("won")
 
     def test_what_processes_count_together_is_never_counted_wrong(self, place, store):
         store.put_if("leases/count", b"0", None)
-        counters = [start(place, "count", "leases/count", 25) for _ in range(4)]
+        counters = [start(place, "count", "leases/count", 25) for _ in range(3)]
         for counter in counters:
             counter.communicate(timeout=WAIT_S_MAX)
-        assert [counter.returncode for counter in counters] == [0] * 4
-        assert store.get("leases/count") == b"100"
+        assert [counter.returncode for counter in counters] == [0] * 3
+        assert store.get("leases/count") == b"75"
 
     @pytest.mark.parametrize("path", ["models/shared", "executables/shared"])
-    def test_no_reader_sees_a_torn_object_while_eight_processes_write_it(self, place, store, path):
-        writers = [start(place, "write", path, letter, 40) for letter in "abcdefgh"]
+    def test_no_reader_sees_a_torn_object_while_four_processes_write_it(self, place, store, path):
+        writers = [start(place, "write", path, letter) for letter in "abcd"]
         seen: set[bytes] = set()
         try:
+            assert [writer.hear() for writer in writers] == ["begun"] * 4
             deadline_s = time.monotonic() + WAIT_S_MAX
-            while any(writer.poll() is None for writer in writers):
+            while len(seen) < 40:
                 assert time.monotonic() < deadline_s
                 store.discard(path)
                 try:
@@ -337,15 +338,14 @@ class StoreContract:
                 seen.add(data)
         finally:
             end(writers)
-        assert [writer.returncode for writer in writers] == [0] * 8
-        assert len(seen) > 8, "the reader never overlapped with the writers"
+        assert [writer.returncode for writer in writers] == [0] * 4
         assert whole(store.get(path))
 
     # Killed
 
     def test_a_process_killed_while_it_puts_leaves_the_old_object_or_a_new_one(self, place, store):
         for _ in range(3):
-            writer = start(place, "write", "executables/shared", "a", 1_000_000)
+            writer = start(place, "write", "executables/shared", "a")
             assert writer.hear() == "begun"
             os.kill(writer.pid, signal.SIGKILL)
             end([writer])

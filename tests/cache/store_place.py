@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 
 import msgspec
 
@@ -83,13 +85,15 @@ def say(line: str) -> None:
     print(line, flush=True)  # noqa: T201  the parent reads it
 
 
-def write(store: Remote, path: str, letter: str, turns: str) -> None:
-    """Put objects of ever other sizes: the size, then one letter over and over."""
-    for turn in range(int(turns)):
+def write(store: Remote, path: str, letter: str) -> None:
+    """Put objects of ever other sizes until our input ends: the size, then one letter over and over."""
+    for turn in itertools.count():
         size_bytes = 9 + 7919 * (turn + ord(letter)) % 200_000
         store.put(path, b"%08d" % size_bytes + letter.encode() * (size_bytes - 8))
         if turn == 0:
             say("begun")
+        if select([sys.stdin], [], [], 0)[0]:
+            return
 
 
 def race(store: Remote, path: str, name: str) -> None:

@@ -548,9 +548,9 @@ def digest(payload):
     return hashlib.sha256(payload).hexdigest()
 
 
-def test_sixteen_processes_that_miss_one_key_make_it_once_whatever_their_clocks_say(fleet):
-    processes = fleet.start(16, gated=True, skew_s=300.0)
-    fleet.until(lambda: fleet.missing() == 16)
+def test_eight_processes_that_miss_one_key_make_it_once_whatever_their_clocks_say(fleet):
+    processes = fleet.start(8, gated=True, skew_s=300.0)
+    fleet.until(lambda: fleet.missing() == 8)
     fleet.let(fleet.maker(1))
     results = fleet.results(processes)
     assert len(fleet.makers()) == 1
@@ -560,9 +560,10 @@ def test_sixteen_processes_that_miss_one_key_make_it_once_whatever_their_clocks_
     assert fleet.store.names("leases") == []
 
 
-def test_sixteen_processes_that_miss_one_executable_compile_once(fleet):
-    processes = fleet.start(16, "jax", gated=True)
-    fleet.until(lambda: fleet.missing() == 16)
+@pytest.mark.parametrize("uri", ["a folder"], indirect=True)
+def test_processes_that_miss_one_executable_compile_once_and_the_others_load_no_jax(fleet):
+    processes = fleet.start(4, "jax", gated=True)
+    fleet.until(lambda: fleet.missing() == 4)
     fleet.let(fleet.maker(1))
     results = fleet.results(processes)
     assert [one["made"] for one in results].count(True) == 1
@@ -622,8 +623,8 @@ def test_a_holder_that_was_stopped_learns_that_it_lost_and_the_result_is_one_who
 
 
 def test_a_failure_is_met_once_and_told_to_all_in_the_same_words(fleet):
-    processes = fleet.start(8, "error", gated=True)
-    fleet.until(lambda: fleet.missing() == 8)
+    processes = fleet.start(4, "error", gated=True)
+    fleet.until(lambda: fleet.missing() == 4)
     fleet.let(fleet.maker(1))
     results = fleet.results(processes)
     assert len(fleet.makers()) == 1
@@ -631,7 +632,7 @@ def test_a_failure_is_met_once_and_told_to_all_in_the_same_words(fleet):
     assert error == ("CompileFailed: the toy failed to compile: RuntimeError: no such operation, see program.mlir:3")
     (late,) = fleet.results(fleet.start(1))
     assert (late["error"], late["made"]) == (error, False)
-    results = fleet.results(fleet.start(8, retry_failed=True))
+    results = fleet.results(fleet.start(4, retry_failed=True))
     assert len(fleet.makers()) == 2
     assert payloads(results) == {digest(fleet.stored())}
     assert fleet.store.names("failures") == []

@@ -14,6 +14,7 @@ from typing import Any
 
 from cache.executable import Executable
 from cache.xla_errors import failure
+from tests.patient_instance import be_patient
 from warmpool import cli
 
 LOST = "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
@@ -36,5 +37,6 @@ def make_device_odd(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     make_device_odd(Path(os.environ["ODD_DEVICE"]))
     sys.exit(cli.main())

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-COMMAND_S_MAX = 60.0
+COMMAND_S_MAX = 300.0
 
 
 def warmpool(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from cache import opening
 from cache.local_store import LocalStore
 from cache.store import Store
+from tests.patient_instance import be_patient
 from warmpool import cli, plan_following, upkeep
 
 ODD_STORE = "ODD_STORE"
@@ -86,6 +87,7 @@ def odd_store(uri: str) -> Store:
 
 
 if __name__ == "__main__":
+    be_patient()
     upkeep.LOOK_FIRST_S, upkeep.LOOK_S_MAX, upkeep.TRUST_EVERY_S = LOOK_FIRST_S, LOOK_S_MAX, TRUST_EVERY_S
     plan_following.LOOK_EVERY_S = PLANS_EVERY_S
     opening.raw_store = odd_store
