@@ -17,19 +17,23 @@ from collections.abc import Mapping, Sequence
 from functions.connections import Connections
 from functions.endpoints import REST_S, Endpoint, Failure, choose, pause_before_retry_s
 from functions.exchange import Post, Result, exchange
+from functions.identity import Identity
 from functions.settings import Settings
 from functions.tracing import Call, RequestTrace
 from warmpool import wire
 from warmpool.errors import DeadlineExceeded, NotWarm
 
+_LATE = "the pool did not answer within the caller's time; retry with more of it"
+
 
 class _Endpoints:
     """The endpoints of one event loop: a connection cannot be used from another."""
 
-    __slots__ = ("_used", "connections")
+    __slots__ = ("_used", "connections", "identity")
 
     def __init__(self, settings: Settings) -> None:
         self.connections = {Endpoint(url): Connections(url, settings.response_bytes_max) for url in settings.urls}
+        self.identity = Identity(settings.audience, settings.metadata_host) if settings.audience else None
         self._used = 0
 
     def take(self, now_s: float, avoid: Endpoint | None = None) -> Endpoint:
@@ -96,9 +100,11 @@ class Pool:
     ) -> Result:
         """Do what `infer` does by a deadline on the event loop's clock, within a call whose span is already open."""
         headers = call.headers | ({wire.PRIORITY_HEADER: str(priority)} if (priority := self.settings.priority) else {})
+        endpoints = self._endpoints()
+        if endpoints.identity:
+            headers |= await _identified(endpoints.identity, deadline_s)
         post = Post.of(f"{model}:{method}" if method else model, inputs, outputs, deadline_s, headers)
         call.note({"warmpool.model": model, "warmpool.method": method or ""})
-        endpoints = self._endpoints()
         first = endpoints.take(_now_s())
         outcome = await self._attempt(endpoints, first, post)
         if isinstance(outcome, Failure):
@@ -111,8 +117,12 @@ class Pool:
     async def aclose(self) -> None:
         """Close the connections of the running event loop. Idempotent."""
         endpoints = self._loops.pop(asyncio.get_running_loop(), None)
-        for connections in endpoints.connections.values() if endpoints else ():
+        if endpoints is None:
+            return
+        for connections in endpoints.connections.values():
             connections.close()
+        if endpoints.identity:
+            endpoints.identity.close()
 
     def _endpoints(self) -> _Endpoints:
         loop = asyncio.get_running_loop()
@@ -142,7 +152,7 @@ class Pool:
             async with asyncio.timeout_at(post.deadline_s):
                 outcome = await exchange(endpoints.connections[endpoint], post)
         except TimeoutError:
-            raise DeadlineExceeded("the pool did not answer within the caller's time; retry with more of it") from None
+            raise DeadlineExceeded(_LATE) from None
         finally:
             endpoint.in_flight -= 1
         if isinstance(outcome, Failure) and outcome.pause_s is not None:
@@ -189,6 +199,14 @@ class BoundPool:
             raise
         self._trace.end_call(call)
         return result
+
+
+async def _identified(identity: Identity, deadline_s: float) -> dict[str, str]:
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            return await identity.headers()
+    except TimeoutError:
+        raise DeadlineExceeded(_LATE) from None
 
 
 def _now_s() -> float:

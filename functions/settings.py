@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ from warmpool import wire
 URLS_DEFAULT = "http://127.0.0.1:8000"
 ENDPOINTS_MAX = 64
 BYTES_MAX = 2**53
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
+_AUDIENCE = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,6 +23,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         urls: Base URLs of the instances, `WARMPOOL_URLS` (comma separated).
+        audience: The URL that identity tokens are made for, `WARMPOOL_AUDIENCE`: of a pool that takes requests only
+            from whom it knows, as on Cloud Run. Empty: requests bring none.
+        metadata_host: Where they are to be had, `GCE_METADATA_HOST`, as Google's own clients have it.
         timeout_ms: Time of a request whose caller names none, `WARMPOOL_TIMEOUT_MS`.
         timeout_ms_max: The most that a caller may ask for, `WARMPOOL_TIMEOUT_MS_MAX`.
         priority: How urgent all that the function asks for is, `WARMPOOL_PRIORITY`: 1 (most urgent) to 7, 0 for the
@@ -29,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     urls: tuple[str, ...] = (URLS_DEFAULT,)
+    audience: str = ""
+    metadata_host: str = "metadata.google.internal"
     timeout_ms: int = 10_000
     timeout_ms_max: int = 3_600_000
     priority: int = 0
@@ -52,7 +60,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 ("response_bytes_max", cls().response_bytes_max, 1, BYTES_MAX),
             )
         }
-        return cls(urls=_urls(environment.get("WARMPOOL_URLS") or URLS_DEFAULT), **limits)
+        return cls(
+            urls=_urls(environment.get("WARMPOOL_URLS") or URLS_DEFAULT),
+            audience=_matching(environment, "WARMPOOL_AUDIENCE", _AUDIENCE, "https://HOST"),
+            metadata_host=_matching(environment, "GCE_METADATA_HOST", _HOST, "HOST or HOST:PORT")
+            or cls().metadata_host,
+            **limits,
+        )
+
+
+def _matching(environment: Mapping[str, str], name: str, form: re.Pattern[str], allowed: str) -> str:
+    text = environment.get(name) or ""
+    if text and not form.fullmatch(text):
+        raise ValueError(f"{name}: got {text[:80]!r}; allowed: {allowed}, or nothing")
+    return text
 
 
 def _whole_number(environment: Mapping[str, str], name: str, default: int, least: int, largest: int) -> int:

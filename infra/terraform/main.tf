@@ -150,6 +150,7 @@ module "function" {
   pool_url            = module.pool.url
   topic               = module.storage.topic
   emails              = module.identities.emails
+  otlp_endpoint       = var.otlp_endpoint
   instances_max       = 10
   concurrency         = var.concurrency
   request_s_max       = var.request_s_max

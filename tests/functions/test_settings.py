@@ -12,6 +12,11 @@ def test_urls_are_separated_by_commas():
     assert settings.urls == ("http://127.0.0.1:1", "https://pool.example")
 
 
+def test_an_audience_is_the_url_of_a_service():
+    settings = Settings.from_environment({"WARMPOOL_AUDIENCE": "https://pool.example", "GCE_METADATA_HOST": "host:80"})
+    assert (settings.audience, settings.metadata_host) == ("https://pool.example", "host:80")
+
+
 def test_every_limit_has_a_variable():
     settings = Settings.from_environment(
         {
@@ -34,6 +39,9 @@ def test_every_limit_has_a_variable():
         ("WARMPOOL_URLS", "http://127.0.0.1/?a=b"),
         ("WARMPOOL_URLS", "http://user:password@127.0.0.1"),
         ("WARMPOOL_URLS", ",".join(["http://127.0.0.1"] * 65)),
+        ("WARMPOOL_AUDIENCE", "http://pool.example"),
+        ("WARMPOOL_AUDIENCE", "https://pool.example/?a=b"),
+        ("GCE_METADATA_HOST", "http://metadata"),
         ("WARMPOOL_TIMEOUT_MS", "0"),
         ("WARMPOOL_TIMEOUT_MS", "-5"),
         ("WARMPOOL_TIMEOUT_MS", "1.5"),

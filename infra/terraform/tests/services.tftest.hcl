@@ -214,6 +214,7 @@ run "functions_are_called_by_who_may_call_them_and_call_the_pool" {
     invokers       = ["group:callers@example.com"]
     event_function = "other"
     pool_url       = "https://pool.example.com"
+    otlp_endpoint  = "http://collector:4318"
   }
 
   assert {
@@ -224,6 +225,7 @@ run "functions_are_called_by_who_may_call_them_and_call_the_pool" {
   assert {
     condition = { for one in google_cloud_run_v2_service.this["embed"].template[0].containers[0].env : one.name => one.value } == {
       FUNCTION_TARGET     = "embed", FUNCTION_SOURCE = "examples/embed/function.py", WARMPOOL_URLS = "https://pool.example.com"
+      WARMPOOL_AUDIENCE   = "https://pool.example.com", OTEL_EXPORTER_OTLP_ENDPOINT = "http://collector:4318"
       WARMPOOL_TIMEOUT_MS = "10000", WARMPOOL_TIMEOUT_MS_MAX = "60000"
     }
     error_message = "a function is told something else"

@@ -61,9 +61,14 @@ resource "google_cloud_run_v2_service" "this" {
         for_each = merge({
           FUNCTION_TARGET         = each.value.target
           WARMPOOL_URLS           = var.pool_url
+          WARMPOOL_AUDIENCE       = var.pool_url # calls bring an identity token, which is made for this
           WARMPOOL_TIMEOUT_MS     = tostring(min(10, var.request_s_max) * 1000)
           WARMPOOL_TIMEOUT_MS_MAX = tostring(var.request_s_max * 1000)
-        }, each.value.source == null ? {} : { FUNCTION_SOURCE = each.value.source })
+          }, each.value.source == null ? {} : {
+          FUNCTION_SOURCE = each.value.source
+          }, var.otlp_endpoint == "" ? {} : {
+          OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint
+        })
 
         content {
           name  = env.key

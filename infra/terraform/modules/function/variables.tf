@@ -72,6 +72,11 @@ variable "request_s_max" {
   type        = number
 }
 
+variable "otlp_endpoint" {
+  description = "Base URL of an OTLP/HTTP collector, empty for none."
+  type        = string
+}
+
 variable "key" {
   description = "Id of the key that images and files of functions are encrypted with."
   type        = string
