@@ -156,7 +156,7 @@ def plan_loads(
             log.warning("target cannot be read", extra={"model": key, "reason": str(error)})
             plan.missing[key] = told(error)
             continue
-        if target is None or not (ladder_only or any(spec.is_for(ladder_only=False) for spec in target.executables)):
+        if target is None or not (ladder_only or target.has_primary):
             plan.missing[key] = NOT_PUBLISHED
             continue
         targets[key] = target

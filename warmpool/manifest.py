@@ -188,6 +188,11 @@ class Target(Record, frozen=True, kw_only=True):
     def plans_by_method(self) -> dict[str, PlanSpec]:
         return self.plans or {}
 
+    @property
+    def has_primary(self) -> bool:
+        """Whether there is anything for the primary lane."""
+        return any(spec.is_for(ladder_only=False) for spec in self.executables)
+
 
 TIME_S_MAX = 253_402_300_800.0  # the year 10000
 

@@ -14,7 +14,7 @@ from warmpool.errors import NotFound, NotWarm
 from warmpool.lanes import LaneProxy
 from warmpool.manifest import Serving
 from warmpool.version_following import VersionFollowing
-from warmpool.version_progress import why_not
+from warmpool.version_progress import may_hold, why_not
 
 STATES = {"serving": "READY", "warm": "READY", "loading": "LOADING", "retiring": "UNLOADING"}  # others: UNAVAILABLE
 
@@ -52,7 +52,10 @@ class Repository:
             serving = following.serving.get(name) or Serving(stable=version)
             return "serving" if stable or (serving.canary == version and serving.share > 0) else "warm", ""
         reason = why_not(self._lanes[0].held, key) if self._lanes else ""
-        return ("serving" if stable else "refused" if reason else "loading"), reason
+        if stable:
+            held = not self._lanes or any(may_hold(lane.held, key) for lane in self._lanes)
+            return ("serving" if held else "refused"), reason
+        return ("refused" if reason else "loading"), reason
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """By model: which version is stable, canary with which share, and previous in the store, and how each is."""
@@ -77,11 +80,16 @@ class Repository:
         return found
 
     def unload(self, name: str) -> None:
-        """Serve a model no longer, until it is loaded again. What waits or runs is still answered. Raises NotFound."""
+        """Serve a model no longer, until it is loaded again. What waits or runs is still answered. Raises NotFound.
+
+        What was refused of it is tried again then.
+        """
         self._require(name)
-        self._following.unloaded.add(name)
+        following = self._following
+        following.unloaded.add(name)
+        following.refused = {key: why for key, why in following.refused.items() if not key.startswith(f"{name}/")}
         self._dataplane.catalog.problems.pop(name, None)
-        self._following.settle()
+        following.settle()
 
     async def load(self, name: str, wait_s_max: float) -> None:
         """Serve what the store says of a model, and wait until it is so.
@@ -107,12 +115,16 @@ class Repository:
             raise NotWarm(f"model {name!r} cannot be served: {reason}")
 
     def _is_settled(self, name: str) -> bool:
-        """Whether the stable version of a model serves, or is refused. Raises NotFound."""
+        """Whether the stable version of a model is warm, or it is known why not all of it can be. Raises NotFound."""
         self._require(name)
         if name not in self._following.serving:
             problem = self._dataplane.catalog.problems.get(name, "what the store says of it cannot be read")
             raise NotWarm(f"model {name!r} cannot be served: {problem}")
-        return self.state(f"{name}/{self._following.serving[name].stable}")[0] in {"serving", "refused"}
+        key = f"{name}/{self._following.serving[name].stable}"
+        state, reason = self.state(key)
+        if state != "serving":
+            return state == "refused"
+        return bool(reason) or self._following.is_warm(self._dataplane.catalog.versions[key])
 
     def _require(self, name: str) -> None:
         known = {*self._following.serving, *self._dataplane.catalog.models, *self._dataplane.catalog.problems}

@@ -75,8 +75,13 @@ class ServedModels:
     async def verify(self) -> AsyncIterator[ServedModel]:
         """Verify the weights of all models, and give each that is sound; the others are problems, and not served."""
         catalog = self._dataplane.catalog
+        programs: set[str] | None = None
+        with contextlib.suppress(StoreUnavailable):  # which says nothing of any of them
+            programs = set(await asyncio.to_thread(self._store.names, "programs"))
         for name, model in list(catalog.models.items()):
             try:
+                if programs is not None:
+                    _require_programs(model, programs)
                 self.identities[model.key] = await asyncio.to_thread(self.verified, model)
             except (CacheError, OSError) as error:
                 log.exception("model cannot be served", extra={"model": name})
@@ -98,10 +103,7 @@ class ServedModels:
         """
         try:
             model = read_version(self._store, name, version)
-            there = set(self._store.names("programs"))
-            needed = {program for method in model.manifest.methods.values() for program in method.programs.values()}
-            if absent := sorted(needed - there):
-                raise NotStored(program_path(absent[0]))  # noqa: TRY301  as for all else that is not there
+            _require_programs(model, self._store.names("programs"))
             self.identities[model.key] = self.verified(model)
         except StoreUnavailable:
             raise
@@ -203,6 +205,8 @@ class ServedModels:
         """
         try:
             target = read_target(self._store, model, self.fingerprints[lane.name].digest)
+            if target is not None and lane is self._lanes[0] and not target.has_primary:
+                target = None
             problem = "" if target else NOT_PUBLISHED
         except StoreUnavailable:
             raise
@@ -213,3 +217,10 @@ class ServedModels:
         if problem and model.key not in further.weights:
             further.missing[model.key] = problem
         return target
+
+
+def _require_programs(model: ServedModel, there: Collection[str]) -> None:
+    """What executables of a version are made from has to be there. Raises NotStored."""
+    needed = {program for method in model.manifest.methods.values() for program in method.programs.values()}
+    if absent := sorted(needed.difference(there)):
+        raise NotStored(program_path(absent[0]))

@@ -203,13 +203,15 @@ class VersionFollowing:
         finally:
             self._under_way.discard(key)
         catalog = self._dataplane.catalog
+        if key not in self._wanted():
+            return
         if isinstance(found, str):
             if self.refused.get(key) != found:
                 self._audit.record("refuse", model=name, version=version, reason=found)
             self.refused[key] = found
             if name not in catalog.models and name in self.serving and self.serving[name].stable == version:
                 catalog.problems[name] = found
-        elif found is not None and key in self._wanted() and key not in catalog.versions:
+        elif found is not None and key not in catalog.versions:
             self.refused.pop(key, None)
             if name not in catalog.models and self.serving[name].stable == version:
                 catalog.problems.pop(name, None)

@@ -40,6 +40,15 @@ def why_not(held: Holdings, version: str) -> str:
     return held.load_plan.missing.get(version) or next(cold, "")
 
 
+def may_hold(held: Holdings, version: str) -> bool:
+    """Whether it holds the version's minimum set, or may come to, by what is known."""
+    plan = held.load_plan
+    if plan is None or version not in {*plan.weights, *plan.missing}:
+        return True
+    needed = minimum(held, version) if version in plan.weights else []
+    return bool(needed) and not any(reason for _, reason in needed)
+
+
 def left_behind(held: Holdings, versions: Mapping[str, ServedModel]) -> list[str]:
     """The versions that the plan knows, and that are not among these, or are other objects there: of other methods."""
     plan = held.load_plan
