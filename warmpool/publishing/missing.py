@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +14,7 @@ from cache.records import decoded
 from cache.signed_store import SignedStore
 from warmpool.manifest import Manifest, Target, bucket_name, target_path
 from warmpool.publishing.buckets import buckets_of, buckets_over, in_load_order
+from warmpool.publishing.machines import compile_options
 from warmpool.publishing.places import Place, ingredients_of, placed
 from warmpool.publishing.plans import dims_of, plans_for
 
@@ -65,11 +67,12 @@ def missing_places(
     for method in manifest.methods:
         dims = dims_of(manifest, method)
         planned[method] = buckets_of(dims, plans[method].buckets) if method in plans else buckets_over(dims)
+    options = compile_options(os.environ)
     found = []
     for method, bucket, ladder in placed(in_load_order(planned), fingerprint, primary=primary):
         place = Place(method, bucket_name(bucket.sizes), ladder)
         program = manifest.methods[method].program(bucket.sizes)
-        key = digest_ingredients(ingredients_of(program, bucket.sizes, fingerprint, ladder=ladder))
+        key = digest_ingredients(ingredients_of(program, bucket.sizes, fingerprint, options, ladder=ladder))
         if key not in there or (place, key) not in listed:
             found.append(Missing(place, bucket.sizes, key, bucket.minimum, stored=key in there))
     return found

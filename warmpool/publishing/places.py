@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -10,7 +9,6 @@ from cache.fingerprint import Fingerprint
 from cache.key import executable_ingredients
 from warmpool.manifest import ExecutableSpec, bucket_name
 from warmpool.publishing.buckets import Bucket
-from warmpool.publishing.machines import compile_options
 
 FAST_OPTIONS = {"xla_backend_optimization_level": "1"}
 """What the CPU lane's ladder is compiled with; see docs/adr/0015-the-cpu-lanes-own-ladder.md."""
@@ -52,7 +50,12 @@ def placed(
 
 
 def ingredients_of(
-    program: str, bucket: Mapping[str, int], fingerprint: Fingerprint, *, ladder: bool = False
+    program: str,
+    bucket: Mapping[str, int],
+    fingerprint: Fingerprint,
+    options: Mapping[str, str],
+    *,
+    ladder: bool = False,
 ) -> dict[str, str]:
     """The ingredients of the key of an executable.
 
@@ -60,7 +63,8 @@ def ingredients_of(
         program: The digest of what it is compiled from.
         bucket: The size of each dimension.
         fingerprint: Of the machine.
+        options: What JAX is told by environment variables, see `compile_options`.
         ladder: Whether it is for the CPU lane's ladder.
     """
-    options = compile_options(os.environ) | (FAST_OPTIONS if ladder else {})
-    return executable_ingredients(program=program, bucket=bucket, fingerprint=fingerprint, options=options)
+    told = {**options, **(FAST_OPTIONS if ladder else {})}
+    return executable_ingredients(program=program, bucket=bucket, fingerprint=fingerprint, options=told)

@@ -12,6 +12,7 @@ stored before what they prove, so that nothing counts as proved that could not b
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ from warmpool.publishing.entries import Entry
 from warmpool.publishing.jobs import Jobs
 from warmpool.publishing.kept_answers import KeptAnswers
 from warmpool.publishing.known import Known
-from warmpool.publishing.machines import Children, Machine, worker_threads
+from warmpool.publishing.machines import Children, Machine, compile_options, worker_threads
 from warmpool.publishing.made import How, Made, PlaceMade
 from warmpool.publishing.places import Place, ingredients_of, placed
 from warmpool.publishing.plans import plans_for
@@ -291,5 +292,6 @@ class TargetMaker:
 
     def _entry(self, method: str, bucket: Bucket, *, ladder: bool = False, machine: Machine | None = None) -> Entry:
         program, machine = self.draft.program(method, bucket).digest, machine or self.machine
-        ingredients = ingredients_of(program, bucket.sizes, machine.fingerprint, ladder=ladder)
+        options = compile_options(os.environ)
+        ingredients = ingredients_of(program, bucket.sizes, machine.fingerprint, options, ladder=ladder)
         return Entry(method, bucket, digest_ingredients(ingredients), ingredients, ladder)
