@@ -132,8 +132,13 @@ def test_the_package_and_its_metadata_name_one_version() -> None:
     assert warmpool.__version__ == PROJECT["project"]["version"] == metadata.version("xla-warmpool")
 
 
-def test_there_are_three_locks() -> None:
-    assert LOCKS == ["requirements-oldest.lock", "requirements-tools.lock", "requirements.lock"]
+def test_there_are_four_locks() -> None:
+    assert LOCKS == [
+        "requirements-infra.lock",
+        "requirements-oldest.lock",
+        "requirements-tools.lock",
+        "requirements.lock",
+    ]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
