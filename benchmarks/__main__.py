@@ -37,6 +37,7 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "cold-start": Benchmark("benchmarks.cold_start", 1, 1),
+    "container-start": Benchmark("benchmarks.container_start", 1, 1),
     "latency": Benchmark("benchmarks.latency", 0, 2),
     "lane-restart": Benchmark("benchmarks.lane_restart", 0, 1),
     "rollback": Benchmark("benchmarks.rollback", 0, 1),
