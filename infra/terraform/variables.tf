@@ -97,8 +97,8 @@ variable "instance" {
   }
 
   validation {
-    condition     = var.instance.memory_gib >= max(2, var.instance.cpu / 2) && var.instance.memory_gib <= 4 * var.instance.cpu
-    error_message = "instance.memory_gib is ${var.instance.memory_gib}, allowed: at least 2 and half a GiB for each cpu, at most 4 GiB for each cpu, as Cloud Run has it."
+    condition     = floor(var.instance.memory_gib) == var.instance.memory_gib && var.instance.memory_gib >= (var.instance.cpu > 4 ? 4 : 2) && var.instance.memory_gib <= 4 * var.instance.cpu
+    error_message = "instance.memory_gib is ${var.instance.memory_gib}, allowed: a whole number from 2 (with more than 4 cpus: from 4) to 4 for each cpu, as Cloud Run has it."
   }
 
   validation {

@@ -15,4 +15,9 @@ provider "google" {
   region                = var.region
   billing_project       = var.project
   user_project_override = true
+
+  default_labels = {
+    app = "warmpool"
+    env = "dev"
+  }
 }
