@@ -35,10 +35,11 @@ VARIANT ?=
 STACK ?= .stack
 LOCAL = @exec $(PYTHON_BIN)/python -m infra.stack
 
-# The tests that meet jax or jaxlib; the others would say the same twice.
-TOUCHES_JAX := $(addprefix tests/cache/test_,arguments.py executable.py fingerprint.py jax_cache.py key.py) \
-  tests/warmpool/publishing $(addprefix tests/warmpool/test_,zygote.py forking.py symbolic.py \
-  weights.py lane.py lanes.py load_plan.py instance.py compiles.py)
+# The tests of all that calls jax or jaxlib, and one publish and one instance; the others would say the same twice.
+TOUCHES_JAX := $(addprefix tests/cache/test_,executable.py fingerprint.py jax_cache.py key.py) \
+  $(addprefix tests/warmpool/publishing/test_,export.py params.py program.py worker.py) \
+  tests/warmpool/publishing/test_publish.py::test_a_stored_executable_answers_as_plain_jax_does \
+  $(addprefix tests/warmpool/test_,symbolic.py lane.py compiles.py)
 
 # Bytecode is what makes a cold start short, here as in an image, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE

@@ -288,15 +288,15 @@ def test_every_entry_of_jax_is_whole_and_holds_machine_code(compiled):
     assert len(code) > 1  # why trust matters
 
 
-@pytest.mark.parametrize("tear", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: data[:-3]])
-def test_jax_never_mends_what_is_torn_and_a_removal_does(compiled, tmp_path, tear):
+def test_jax_never_mends_what_is_torn_and_a_removal_does(compiled, tmp_path):
     """If this fails because JAX mends its cache, then this project need not."""
     folder, first = compiled
     cache = JaxCache(tmp_path)
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     name = next(name for name in sorted(cache.entries().whole) if name.startswith("jit_solved-"))
-    put(cache, name, tear(cache.read(name)))
+    whole = cache.read(name)
+    put(cache, name, whole[: len(whole) // 2])
     for _ in range(2):
         job = run_job(tmp_path)
         assert (job.requests - job.hits, job.digest) == (1, first.digest)

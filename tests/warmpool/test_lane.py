@@ -29,6 +29,7 @@ from warmpool.loaders import QUIET_NICE
 
 SLOW_STEPS = 400_000_000
 REPLY_S_MAX = 60.0
+COPIES = 20  # of an executable: as many as that, that one more or less makes no difference
 
 
 @pytest.fixture(scope="module", params=["jaxlib", "jax"])
@@ -383,33 +384,32 @@ def test_what_it_lets_go_of_leaves_its_memory_and_may_come_back(large):
     lane, loads = large("heavy")
 
     def fill():
-        for turn in range(40):  # as many as that, that one more or less makes no difference
+        for turn in range(COPIES):
             lane.ask(changed(loads[1], executable=100 + turn), messages.Warm)
         (found,) = lane.run(changed(loads[1], executable=100), np.eye(16, dtype=np.float32)[:1])
         assert found.tolist() == [1008.0]
         return memory_of(lane.pid)
 
     def empty():
-        for turn in range(40):
+        for turn in range(COPIES):
             assert lane.ask(messages.Unload(executable=100 + turn), messages.Unloaded).executable == 100 + turn
         without_executables = memory_of(lane.pid)
         assert lane.ask(messages.Unmap(version=lane.model.key), messages.Unmapped).version == lane.model.key
-        with_nothing = memory_of(lane.pid)
+        wait_until(lambda: memory_of(lane.pid)[1] == 0)  # a thread of XLA's may hold what it ran on for a moment
         lane.map_weights()
-        return without_executables, with_nothing
+        return without_executables
 
     fill()
     empty()
     full = fill()
-    (anonymous, files), (_, files_after) = again = empty()
-    one = (full[0] - anonymous) / 40
+    anonymous, files = again = empty()
+    one = (full[0] - anonymous) / COPIES
     assert one > 200_000, "so much is an executable at the least"
-    assert (files, files_after) == (WEIGHT_BYTES, 0)
-    for _ in range(4):
+    assert files == WEIGHT_BYTES
+    for _ in range(3):
         fill()
         again = empty()
-    assert again[0][0] - anonymous < 10 * one, "of 160 that came and went"
-    assert again[1][1] == 0
+    assert again[0] - anonymous < COPIES / 2 * one, "of three times as many that came and went"
     answer = lane.ask(messages.Ask(), messages.Answer)
     assert answer.compiles == 0
 
