@@ -5,15 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-from starlette.applications import Starlette
-from starlette.background import BackgroundTask
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
 from warmpool import __version__, rows_form, wire
 from warmpool.dataplane import metadata
@@ -31,10 +24,13 @@ from warmpool.errors import (
     shown,
 )
 from warmpool.http_health import health_routes
+from warmpool.http_messages import CallerGone, Request, Response, json_response
 from warmpool.http_repository import repository_routes
 from warmpool.http_request import Call, read_body, wish_of
+from warmpool.http_routes import Handler, Route, Routes
 from warmpool.limits import request_bytes_max
-from warmpool.tracing import EXPORT_BYTES_MAX, received_spans, trace_context
+from warmpool.received_spans import EXPORT_BYTES_MAX, received_spans
+from warmpool.tracing import trace_context
 from warmpool.urgency import Urgency, whole_number
 from warmpool.validation import sizes_of
 
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRACES_READ_MAX = 1000
+HEADER_LENGTH = wire.HEADER_LENGTH.lower()
 EXTENSIONS = ["binary_tensor_data", "schedule_policy"]
 
 STATUS: dict[type[WarmpoolError], int] = {
@@ -59,13 +56,6 @@ STATUS: dict[type[WarmpoolError], int] = {
     DeadlineExceeded: 504,
 }
 
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A response whose body is `content` as JSON."""
-    return Response(msgspec.json.encode(content), status, headers, "application/json")
-
 
 def error_response(error: WarmpoolError) -> Response:
     """The documented form of an error: {"error": message}, and Retry-After where waiting helps."""
@@ -74,10 +64,10 @@ def error_response(error: WarmpoolError) -> Response:
     return json_response({"error": str(error)}, status, headers)
 
 
-def http_app(instance: Instance) -> Starlette:
-    """The ASGI application of an instance."""
+def http_app(instance: Instance) -> Handler:
+    """What answers an instance's requests. It raises nothing."""
     api = HttpApi(instance)
-    routes: list[tuple[str, str, Handler]] = [
+    listed: list[Route] = [
         ("GET", "/v2", api.server_metadata),
         ("GET", "/v1/status", api.status),
         ("GET", "/v1/traces", api.traces),
@@ -86,20 +76,27 @@ def http_app(instance: Instance) -> Starlette:
         ("GET", "/v1/models/{model}", api.model_status),
         ("POST", "/v1/models/{model}", api.predict),
     ]
-    routes += health_routes(instance)
+    listed += health_routes(instance)
     for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        routes += [
+        listed += [
             ("GET", model, api.model_metadata),
             ("GET", f"{model}/ready", api.model_ready),
             ("POST", f"{model}/infer", api.infer),
         ]
-    routes += repository_routes(instance)
-    app = Starlette(
-        routes=[Route(path, guarded(handler), methods=[method]) for method, path, handler in routes],
-        exception_handlers={404: _no_such_route, 405: _no_such_method},
-    )
-    app.router.redirect_slashes = False  # where to is in the Host header: the caller's word, and no path here needs it
-    return app
+    listed += repository_routes(instance)
+    routes = Routes(listed)
+
+    async def routed(request: Request) -> Response:
+        handlers, request.parameters = routes.find(request.path)
+        if handler := handlers.get(request.method):
+            return await handler(request)
+        if not handlers:
+            raise NotFound(f"there is nothing at {shown(request.path)}")
+        allowed = ", ".join(sorted(handlers))
+        message = f"{request.method} is not allowed at {shown(request.path)}; allowed: {allowed}"
+        return json_response({"error": message}, 405, {"allow": allowed})
+
+    return guarded(routed)
 
 
 def guarded(handler: Handler) -> Handler:
@@ -110,12 +107,12 @@ def guarded(handler: Handler) -> Handler:
             return await handler(request)
         except WarmpoolError as error:
             return error_response(error)
-        except ClientDisconnect:
+        except CallerGone:
             return error_response(Cancelled("the caller went away"))
         except asyncio.CancelledError:  # only the end of the drain does that: the caller is to try elsewhere
             return error_response(NotWarm("the instance is shutting down"))
         except Exception:
-            log.exception("request failed", extra={"path": request.url.path})
+            log.exception("request failed", extra={"path": request.path})
             return json_response({"error": "internal error"}, 500)
 
     return answer
@@ -134,14 +131,14 @@ class HttpApi:
         return json_response(await self.instance.status())
 
     async def traces(self, request: Request) -> Response:
-        count = whole_number("count", request.query_params.get("count", "100"), 1, TRACES_READ_MAX)
-        cold_only = request.query_params.get("cold", "") in {"1", "true"}
+        count = whole_number("count", request.asked("count", "100"), 1, TRACES_READ_MAX)
+        cold_only = request.asked("cold", "") in {"1", "true"}
         return json_response(self.instance.traces.read(count, cold_only=cold_only))
 
     async def receive_traces(self, request: Request) -> Response:
         settings = self.instance.settings
         bytes_max = min(EXPORT_BYTES_MAX, settings.body_bytes_max)
-        wait_s = Urgency.of_headers(request.headers.items()).timeout_s or settings.deadline_ms / 1000
+        wait_s = Urgency.of_headers(request.headers).timeout_s or settings.deadline_ms / 1000
         with self.instance.byte_budget.hold() as held:
             try:
                 spans = received_spans(await read_body(request, bytes_max, wait_s, held))
@@ -152,7 +149,7 @@ class HttpApi:
         return Response(b"", 200, media_type="application/x-protobuf")
 
     async def metrics(self, request: Request) -> Response:
-        body, content_type = self.instance.metrics.exposition(request.headers.get("accept", ""))
+        body, content_type = self.instance.metrics.exposition(request.header("accept"))
         return Response(body, 200, {"content-type": content_type})
 
     async def model_status(self, request: Request) -> Response:
@@ -161,10 +158,10 @@ class HttpApi:
         return json_response({"model_version_status": [{"version": model.manifest.version, "state": state}]})
 
     async def model_metadata(self, request: Request) -> Response:
-        method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
+        method = self.instance.dataplane.method(request.parameters["model"], request.parameters.get("version"))
         return json_response(
             {
-                "name": request.path_params["model"],
+                "name": request.parameters["model"],
                 "versions": [method.version],
                 "platform": "jax_stablehlo",
                 "inputs": [metadata(spec) for spec in method.spec.inputs],
@@ -184,14 +181,14 @@ class HttpApi:
 
     async def infer(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
-            dataplane, path, wish = self.instance.dataplane, request.path_params["model"], wish_of(request)
+            dataplane, path, wish = self.instance.dataplane, request.parameters["model"], wish_of(request)
             body = await self._body(call, dataplane.candidates(path, wish.version))
             methods: list[ServedMethod] = []
 
             def route(parameters: wire.Parameters) -> None:
                 methods.append(dataplane.choose(path, wish.with_parameters(parameters)))
 
-            length = request.headers.get(wire.HEADER_LENGTH)
+            length = request.header(HEADER_LENGTH) or None
             decoded = wire.decode_request(body, length, route=route, accept=lambda inputs: sizes_of(methods[0], inputs))
             (method,) = methods
             wanted = [output.name for output in decoded.outputs]
@@ -208,7 +205,7 @@ class HttpApi:
             body, header_length = wire.encode_response(
                 wire.InferResponse(
                     id=decoded.id,
-                    model_name=request.path_params["model"],
+                    model_name=request.parameters["model"],
                     model_version=method.version,
                     outputs=answer.tensors(),
                     parameters={**answer.served(), "trace_id": call.trace_id},
@@ -220,11 +217,11 @@ class HttpApi:
             headers = {wire.HEADER_LENGTH: str(header_length)}
             return answer, Response(body, 200, headers, "application/octet-stream")
 
-        return await self._traced(request, request.path_params["model"], work)
+        return await self._traced(request, request.parameters["model"], work)
 
     async def predict(self, request: Request) -> Response:
         async def work(call: Call) -> tuple[Answer, Response]:
-            dataplane, path, wish = self.instance.dataplane, request.path_params["model"], wish_of(request)
+            dataplane, path, wish = self.instance.dataplane, request.parameters["model"], wish_of(request)
             model = dataplane.model(path.partition(":")[0], wish.version or None)
             paths = [path] if ":" in path else [f"{path}:{name}" for name in model.methods]  # the body may name any
             methods = [method for each in paths for method in dataplane.candidates(each, wish.version)]
@@ -241,7 +238,7 @@ class HttpApi:
             content = {**rows_form.encode(form, answer), "model_version": method.version, "served": served}
             return answer, json_response(content)
 
-        return await self._traced(request, request.path_params["model"], work)
+        return await self._traced(request, request.parameters["model"], work)
 
     async def _body(self, call: Call, methods: Iterable[ServedMethod]) -> bytes:
         """The body of a request for one of these methods."""
@@ -249,14 +246,14 @@ class HttpApi:
 
     def _model(self, request: Request) -> ServedModel:
         """The model that a path names, with a version and a method that exist if it names those too."""
-        method = self.instance.dataplane.method(request.path_params["model"], request.path_params.get("version"))
+        method = self.instance.dataplane.method(request.parameters["model"], request.parameters.get("version"))
         return self.instance.dataplane.model(method.model, method.version)
 
     async def _traced(
         self, request: Request, model: str, work: Callable[[Call], Awaitable[tuple[Answer, Response]]]
     ) -> Response:
         """Run an inference, then record its trace and metrics, whatever came of it."""
-        trace_id, parent_id = trace_context(request.headers.get("traceparent"))
+        trace_id, parent_id = trace_context(request.header("traceparent"))
         answer = None
 
         async def answered(_: Request) -> Response:
@@ -268,9 +265,9 @@ class HttpApi:
         with self.instance.byte_budget.hold() as held:
             call = Call(request, trace_id, held, self.instance.settings.deadline_ms)
             response = await guarded(answered)(request)
-        end_ns, status = time.time_ns(), response.status_code
+        end_ns, status = time.time_ns(), response.status
 
-        async def record() -> None:  # it knows nothing of the response that knows it: only a collection would free both
+        def record() -> None:  # it knows nothing of the response that knows it: only a collection would free both
             self.instance.record_request(
                 trace_id,
                 parent_id,
@@ -281,19 +278,7 @@ class HttpApi:
                 status=status,
             )
 
-        response.background = BackgroundTask(record)  # after the caller has its answer, in this very task
+        response.after = record
         response.headers[wire.TRACE_ID_HEADER] = trace_id
         response.headers[wire.FRONT_HEADER] = f"{call.start_ns} {end_ns}"
         return response
-
-
-async def _no_such_route(request: Request, _: Exception) -> Response:
-    return error_response(NotFound(f"there is nothing at {shown(request.scope['path'])}"))
-
-
-async def _no_such_method(request: Request, _: Exception) -> Response:
-    path = request.scope["path"]  # as the routes see it: a URL's own path has lost what no URL may hold
-    routes = (route for route in request.app.routes if route.path_regex.match(path))
-    allowed = ", ".join(sorted({method for route in routes for method in route.methods}))
-    message = f"{request.method} is not allowed at {shown(path)}; allowed: {allowed}"
-    return json_response({"error": message}, 405, {"allow": allowed})

@@ -9,12 +9,10 @@ as something warm covers them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
+from warmpool.http_messages import Request, Response, json_response
+from warmpool.http_routes import Route
 
 if TYPE_CHECKING:
     from warmpool.instance import Instance
@@ -38,7 +36,7 @@ class HealthApi:
         return _answer({"ready": not reasons, "reasons": reasons}, holds=not reasons)
 
 
-def health_routes(instance: Instance) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+def health_routes(instance: Instance) -> list[Route]:
     """Method, path and handler of each probe."""
     api = HealthApi(instance)
     return [
@@ -49,4 +47,4 @@ def health_routes(instance: Instance) -> list[tuple[str, str, Callable[[Request]
 
 
 def _answer(content: dict[str, Any], *, holds: bool) -> Response:
-    return Response(msgspec.json.encode(content), 200 if holds else 503, media_type="application/json")
+    return json_response(content, 200 if holds else 503)

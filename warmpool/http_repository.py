@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from warmpool.errors import BadInput
+from warmpool.http_messages import Request, Response, json_response
 from warmpool.http_request import read_body
+from warmpool.http_routes import Route
 from warmpool.urgency import Urgency
 
 if TYPE_CHECKING:
@@ -39,24 +38,24 @@ class RepositoryApi:
 
     async def index(self, request: Request) -> Response:
         asked = await self._body(request, Index, "ready")
-        return _json(self.instance.repository.index(ready=asked.ready))
+        return json_response(self.instance.repository.index(ready=asked.ready))
 
     async def load(self, request: Request) -> Response:
         if parameters := (await self._body(request, Load, "parameters")).parameters:
             raise BadInput.about("parameters", min(parameters), "none: a model is loaded as it was published")
-        wait_s = Urgency.of_headers(request.headers.items()).timeout_s or self.instance.settings.deadline_ms / 1000
-        await self.instance.repository.load(request.path_params["model"], wait_s)
-        return _json({})
+        wait_s = Urgency.of_headers(request.headers).timeout_s or self.instance.settings.deadline_ms / 1000
+        await self.instance.repository.load(request.parameters["model"], wait_s)
+        return json_response({})
 
     async def unload(self, request: Request) -> Response:
         await self._body(request, Load, "parameters")
-        self.instance.repository.unload(request.path_params["model"])
-        return _json({})
+        self.instance.repository.unload(request.parameters["model"])
+        return json_response({})
 
     async def changed(self, _: Request) -> Response:
         """Nothing of what is pushed is read: it is only a reason to look."""
         self.instance.versions.changed()
-        return _json({})
+        return json_response({})
 
     async def _body[B](self, request: Request, kind: type[B], field: str) -> B:
         """What a body says; it may be empty. Raises BadInput."""
@@ -68,7 +67,7 @@ class RepositoryApi:
             raise BadInput(f"body: {error}; allowed: nothing, or an object with {field}") from None
 
 
-def repository_routes(instance: Instance) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+def repository_routes(instance: Instance) -> list[Route]:
     """Method, path and handler of each."""
     api = RepositoryApi(instance)
     return [
@@ -77,7 +76,3 @@ def repository_routes(instance: Instance) -> list[tuple[str, str, Callable[[Requ
         ("POST", "/v2/repository/models/{model}/unload", api.unload),
         ("POST", "/v1/store/changed", api.changed),
     ]
-
-
-def _json(content: Any) -> Response:
-    return Response(msgspec.json.encode(content), 200, media_type="application/json")

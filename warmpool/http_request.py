@@ -6,12 +6,11 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from starlette.requests import Request
-
 from warmpool.byte_budget import Held
 from warmpool.caller import Caller
 from warmpool.dataplane import DataPlane
 from warmpool.errors import BadInput, DeadlineExceeded, TooLarge
+from warmpool.http_messages import Request
 from warmpool.urgency import Urgency
 from warmpool.version_routing import STICKY_HEADER, VERSION_HEADER, Wish
 
@@ -28,7 +27,7 @@ class Call:
         self.request = request
         self.trace_id = trace_id
         self.start_ns = time.time_ns()
-        self.caller: Caller = request.scope.get("state", {}).get("caller") or Caller()
+        self.caller: Caller = request.caller
         self._held = held
         self._default_s = default_ms / 1000
         self._urgency = Urgency()
@@ -38,11 +37,11 @@ class Call:
         """Wait within the caller's time until it is known what is served. Raises BadInput as `body`."""
         if not dataplane.read.is_set():
             with self.caller:
-                await dataplane.known(Urgency.of_headers(self.request.headers.items()).timeout_s or self._default_s)
+                await dataplane.known(Urgency.of_headers(self.request.headers).timeout_s or self._default_s)
 
     async def body(self, bytes_max: int) -> bytes:
         """The body, read within the caller's time. Raises as `read_body`, and BadInput for headers that say no time."""
-        self._urgency = Urgency.of_headers(self.request.headers.items())
+        self._urgency = Urgency.of_headers(self.request.headers)
         body = await read_body(self.request, bytes_max, self._urgency.timeout_s or self._default_s, self._held)
         self.start_ns = time.time_ns()
         return body
@@ -56,9 +55,8 @@ class Call:
 
 def wish_of(request: Request) -> Wish:
     """What a caller says of versions in path and headers. Raises BadInput."""
-    headers = request.headers
-    version = request.path_params.get("version", "")
-    return Wish.of(version, headers.get(VERSION_HEADER, ""), headers.get(STICKY_HEADER, ""))
+    version = request.parameters.get("version", "")
+    return Wish.of(version, request.header(VERSION_HEADER), request.header(STICKY_HEADER))
 
 
 async def read_body(request: Request, bytes_max: int, wait_s_max: float, held: Held) -> bytes:
@@ -70,25 +68,50 @@ async def read_body(request: Request, bytes_max: int, wait_s_max: float, held: H
         Overloaded: as `Held.raise_to`; before it is read, if it says how long it is.
         DeadlineExceeded: its end did not come within `wait_s_max`, or `BODY_S_MAX`.
     """
-    encoding = request.headers.get("content-encoding", "identity")
+    encoding = request.header("content-encoding", "identity")
     if encoding.strip().lower() != "identity":
         raise BadInput.about("content-encoding", encoding, "identity")
-    declared = request.headers.get("content-length", "0")
+    declared = request.header("content-length", "0")
     if declared.isdecimal():
         if int(declared) > bytes_max:
             raise TooLarge(f"body: {declared} bytes, allowed: {bytes_max}")
         held.raise_to(int(declared))
-    chunks: list[bytes] = []
-    size = 0
-    wait_s_max = min(wait_s_max, BODY_S_MAX)
+    body = _Body(request, bytes_max, held)
+    body.take()
+    if not request.ended:  # it almost always is: it came in one piece with its head
+        await _rest(request, body, min(wait_s_max, BODY_S_MAX))
+    return body.whole
+
+
+async def _rest(request: Request, body: _Body, wait_s_max: float) -> None:
     try:
         async with asyncio.timeout(wait_s_max):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > bytes_max:
-                    raise TooLarge(f"body: more than {bytes_max} bytes, allowed: {bytes_max}")
-                held.raise_to(size)
-                chunks.append(chunk)
+            while not request.ended:
+                await request.more()
+                body.take()
     except TimeoutError:
-        raise DeadlineExceeded(f"body: {size} bytes came within {wait_s_max:g} s, and not its end") from None
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        raise DeadlineExceeded(f"body: {body.size} bytes came within {wait_s_max:g} s, and not its end") from None
+
+
+class _Body:
+    """What was read of a body."""
+
+    def __init__(self, request: Request, bytes_max: int, held: Held) -> None:
+        self._request = request
+        self._bytes_max = bytes_max
+        self._held = held
+        self._pieces: list[bytes] = []
+        self.size = 0
+
+    @property
+    def whole(self) -> bytes:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+    def take(self) -> None:
+        """Take what has come. Raises as `read_body`."""
+        piece = self._request.take()
+        self.size += len(piece)
+        if self.size > self._bytes_max:
+            raise TooLarge(f"body: more than {self._bytes_max} bytes, allowed: {self._bytes_max}")
+        self._held.raise_to(self.size)
+        self._pieces.append(piece)

@@ -31,7 +31,7 @@ from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.plan_following import PlanFollowing
 from warmpool.readiness import Readiness
 from warmpool.repository import Repository
-from warmpool.request_trace import request_spans
+from warmpool.request_trace import RequestTrace
 from warmpool.rollout.controller import Rollouts
 from warmpool.served_models import ServedModels
 from warmpool.settings import Settings
@@ -188,8 +188,8 @@ class Instance:
     ) -> None:
         """Record the trace and metrics of a request; `status` is the protocol's own."""
         about = self.churn.request(answer, model, status)
-        spans = request_spans(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=about)
-        self.traces.record(trace_id, spans)
+        trace = RequestTrace(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=about)
+        self.traces.record(trace_id, trace)
         self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, trace_id)
 
     # What lanes tell

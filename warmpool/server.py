@@ -15,15 +15,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warmpool.messages import Stage
 
 if TYPE_CHECKING:
     import grpc
-    import uvicorn
 
+    from warmpool.http_server import HttpServer
     from warmpool.instance import Instance
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
         server = await asyncio.to_thread(_http_server, instance)
         gc.freeze()
         gc.enable()  # `warmpool serve` began without
-        serving = group.create_task(server.serve(sockets=[http_socket]))
+        await server.listen(http_socket)
         instance.listening = True
         for lane in instance.lanes:
             instance.moved(lane)
@@ -60,12 +59,12 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
         log.info("draining")
         _exit_in(instance, instance.settings.drain_s_max)
         instance.drain()
-        server.should_exit = True
+        draining = group.create_task(server.drain(_answering_s(instance)))
         if coming_up.done() and (grpc_server := coming_up.result()) is not None:
             await grpc_server.stop(_answering_s(instance))
         for task in (starting, coming_up, tending):
             task.cancel()
-        await serving
+        await draining
         await instance.stop(instance.settings.drain_s_max - _answering_s(instance))
 
 
@@ -110,35 +109,15 @@ async def _come_up(instance: Instance) -> grpc.aio.Server | None:
     return server
 
 
-def _http_server(instance: Instance) -> uvicorn.Server:
+def _http_server(instance: Instance) -> HttpServer:
     start_ns = time.time_ns()
-    import uvicorn
-
     from warmpool.http_app import http_app
-    from warmpool.http_protocol import HttpProtocol
+    from warmpool.http_server import HttpServer
 
-    class Server(uvicorn.Server):
-        """uvicorn's server without its signal handling: the instance drains in its own order."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    config = uvicorn.Config(
-        http_app(instance),
-        http=HttpProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_answering_s(instance),  # type: ignore[arg-type]  # it is given to asyncio as it is
-    )
-    config.load()
+    server = HttpServer(http_app(instance), KEEP_ALIVE_S)
     _ = instance.metrics  # imports, in this thread
     instance.cold_start.add("front", [Stage("import http", start_ns, time.time_ns())])
-    return Server(config)
+    return server
 
 
 async def _grpc_server(instance: Instance) -> grpc.aio.Server | None:

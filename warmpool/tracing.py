@@ -13,25 +13,16 @@ import re
 import secrets
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
-from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-
-from warmpool.errors import TooLarge
 
 log = logging.getLogger(__name__)
 
 COLD_STARTS_KEPT_MAX = 32
 SPANS_A_TRACE_MAX = 2048
-NAME_CHARACTERS_MAX = 128
-ATTRIBUTES_MAX = 32
-ATTRIBUTE_CHARACTERS_MAX = 512
 SPANS_A_TRACE_MEAN_MAX = 16  # what the ring has room for: a request's own are 9, and its function has a few more
 EXPORT_S_MAX = 2.0  # retries included; an instance that goes down waits for the last export
-EXPORT_BYTES_MAX = 1 << 20
-EXPORT_SPANS_MAX = 1024  # the SDK sends up to 512 at a time
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
@@ -53,13 +44,41 @@ class Trace(msgspec.Struct, kw_only=True):
     trace_id: str
     spans: list[Span] = []
 
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @property
+    def start_ns(self) -> int:
+        return min(span.start_ns for span in self.spans)
+
+    @property
+    def end_ns(self) -> int:
+        return max(span.end_ns for span in self.spans)
+
     @property
     def duration_ns(self) -> int:
-        return max(span.end_ns for span in self.spans) - min(span.start_ns for span in self.spans)
+        return self.end_ns - self.start_ns
 
     @property
     def cold(self) -> bool:
         return any(span.attributes.get("warmpool.cold") for span in self.spans)
+
+    def made(self) -> list[Span]:
+        return self.spans
+
+
+class Spans(Protocol):
+    """What one process says of a trace: made into spans when somebody reads them, which are the same each time."""
+
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+    @property
+    def cold(self) -> bool: ...
+    def __len__(self) -> int: ...
+    def made(self) -> list[Span]:
+        """The spans."""
 
 
 class Exporter:
@@ -115,9 +134,9 @@ class Traces:
         self._kept_max = kept_max
         self._spans_max = max(SPANS_A_TRACE_MAX, kept_max * SPANS_A_TRACE_MEAN_MAX)
         self._spans = 0
-        self._requests: OrderedDict[str, Trace] = OrderedDict()
+        self._requests: OrderedDict[str, _Kept] = OrderedDict()
         self._cold_starts: deque[Trace] = deque(maxlen=COLD_STARTS_KEPT_MAX)
-        self._unsent: deque[tuple[str, list[Span]]] = deque(maxlen=kept_max + COLD_STARTS_KEPT_MAX)
+        self._unsent: deque[tuple[str, Spans]] = deque(maxlen=kept_max + COLD_STARTS_KEPT_MAX)
         self._starting = threading.Lock()
         self.exporter: Exporter | None = None
 
@@ -134,45 +153,75 @@ class Traces:
         assert self.exporter is not None
         self.exporter.close(wait_s_max)
 
-    def record(self, trace_id: str, spans: Iterable[Span]) -> None:
+    def record(self, trace_id: str, spans: Spans) -> None:
         """Add this instance's own spans to a request's trace, and export them."""
-        spans = list(spans)
-        self.receive(trace_id, spans)
+        self._keep(trace_id, spans)
         self._export(trace_id, spans)
 
     def receive(self, trace_id: str, spans: list[Span]) -> None:
         """Add spans that another process made and exports by itself."""
-        if not spans:
-            return
-        trace = self._requests.get(trace_id)
-        if trace is None:
-            trace = self._requests[trace_id] = Trace(trace_id=trace_id, spans=[])
+        if spans:
+            self._keep(trace_id, Trace(trace_id=trace_id, spans=spans))
+
+    def _keep(self, trace_id: str, spans: Spans) -> None:
+        kept = self._requests.get(trace_id)
+        if kept is None:
+            kept = self._requests[trace_id] = _Kept()
         self._requests.move_to_end(trace_id)
-        added = spans[: SPANS_A_TRACE_MAX - len(trace.spans)]
-        trace.spans.extend(added)
-        self._spans += len(added)
+        self._spans += kept.add(spans)
         while len(self._requests) > self._kept_max or self._spans > self._spans_max:
             _, oldest = self._requests.popitem(last=False)
-            self._spans -= len(oldest.spans)
+            self._spans -= oldest.count
 
     def record_cold_start(self, trace: Trace) -> None:
         """Keep the trace of an instance's or a lane's start."""
         self._cold_starts.append(trace)
-        self._export(trace.trace_id, trace.spans)
+        self._export(trace.trace_id, trace)
 
     def read(self, count_max: int, *, cold_only: bool = False) -> list[Trace]:
         """Traces in the order they are worth reading: cold starts by age, cold requests, then the slowest."""
-        requests = sorted(self._requests.values(), key=lambda trace: (not trace.cold, -trace.duration_ns))
-        if cold_only:
-            requests = [trace for trace in requests if trace.cold]
-        return [*self._cold_starts, *requests][:count_max]
+        requests = [(trace_id, kept) for trace_id, kept in self._requests.items() if kept.cold or not cold_only]
+        requests.sort(key=lambda one: (not one[1].cold, -one[1].duration_ns))
+        starts = list(self._cold_starts)[:count_max]
+        return [*starts, *(kept.trace(trace_id) for trace_id, kept in requests[: count_max - len(starts)])]
 
-    def _export(self, trace_id: str, spans: list[Span]) -> None:
+    def _export(self, trace_id: str, spans: Spans) -> None:
         if self.exporter is None:
             self._unsent.append((trace_id, spans))
         else:
-            for span in spans:
+            for span in spans.made():
                 self.exporter.send(trace_id, span)
+
+
+class _Kept:
+    """What the ring has of a trace, in the order in which it came."""
+
+    __slots__ = ("_parts", "count")
+
+    def __init__(self) -> None:
+        self._parts: list[Spans] = []
+        self.count = 0
+
+    def add(self, spans: Spans) -> int:
+        """Keep further spans, as far as there is room; how many."""
+        room = SPANS_A_TRACE_MAX - self.count
+        if len(spans) > room:
+            spans = Trace(trace_id="", spans=spans.made()[:room])
+        if added := len(spans):
+            self._parts.append(spans)
+            self.count += added
+        return added
+
+    @property
+    def cold(self) -> bool:
+        return any(part.cold for part in self._parts)
+
+    @property
+    def duration_ns(self) -> int:
+        return max(part.end_ns for part in self._parts) - min(part.start_ns for part in self._parts)
+
+    def trace(self, trace_id: str) -> Trace:
+        return Trace(trace_id=trace_id, spans=[span for part in self._parts for span in part.made()])
 
 
 def trace_context(traceparent: str | None) -> tuple[str, str]:
@@ -189,80 +238,3 @@ def new_trace_id() -> str:
 def new_span_id() -> str:
     """A random W3C span id."""
     return secrets.token_hex(8)
-
-
-def received_spans(body: bytes) -> dict[str, list[Span]]:
-    """Spans of an OTLP/HTTP protobuf export request, by trace id; those whose ids are not of W3C's length are left out.
-
-    Raises:
-        ValueError: it is not one.
-        TooLarge: it has more than EXPORT_SPANS_MAX spans.
-    """
-    from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    request = ExportTraceServiceRequest()
-    try:
-        request.ParseFromString(body)
-    except DecodeError as error:
-        raise ValueError(f"body: not an OTLP ExportTraceServiceRequest in protobuf: {error}") from error
-    spans: dict[str, list[Span]] = {}
-    for service, span in _found(request):
-        if _identified(span):
-            spans.setdefault(span.trace_id.hex(), []).append(_received(span, service))
-    return spans
-
-
-def _found(request: Any) -> list[tuple[str, Any]]:
-    """(service, span) of every span. All counts are looked at first: a part costs more to look into than to send."""
-    if len(request.resource_spans) > EXPORT_SPANS_MAX:
-        raise _too_many()
-    scopes: list[tuple[Any, Any]] = []
-    for one in request.resource_spans:
-        if len(scopes) + len(one.scope_spans) > EXPORT_SPANS_MAX:
-            raise _too_many()
-        scopes.extend((one.resource, scope) for scope in one.scope_spans)
-    if sum(len(scope.spans) for _, scope in scopes) > EXPORT_SPANS_MAX:
-        raise _too_many()
-    return [(service, span) for resource, scope in scopes for service in [_service(resource)] for span in scope.spans]
-
-
-def _service(resource: Any) -> str:
-    pairs = islice(resource.attributes, ATTRIBUTES_MAX)
-    return next((_cut(pair.value.string_value) for pair in pairs if pair.key == "service.name"), "")
-
-
-def _too_many() -> TooLarge:
-    return TooLarge(f"body: more than {EXPORT_SPANS_MAX} spans, allowed: {EXPORT_SPANS_MAX} in one export")
-
-
-def _identified(span: Any) -> bool:
-    """Whether its ids are as long as ids are; what a span without them belongs to cannot be known."""
-    return len(span.trace_id) == 16 and len(span.span_id) == 8 and len(span.parent_span_id) in {0, 8}
-
-
-def _received(span: Any, service: str) -> Span:
-    return Span(
-        name=span.name[:NAME_CHARACTERS_MAX],
-        span_id=span.span_id.hex(),
-        parent_id=span.parent_span_id.hex(),
-        start_ns=span.start_time_unix_nano,
-        end_ns=max(span.start_time_unix_nano, span.end_time_unix_nano),
-        attributes={**_attributes(span.attributes), "service.name": service},
-    )
-
-
-def _attributes(pairs: Iterable[Any]) -> Mapping[str, Any]:
-    return {
-        pair.key[:NAME_CHARACTERS_MAX]: _cut(getattr(pair.value, pair.value.WhichOneof("value") or "string_value"))
-        for pair in islice(pairs, ATTRIBUTES_MAX)
-        if _plain(pair)
-    }
-
-
-def _cut(value: Any) -> Any:
-    return value[:ATTRIBUTE_CHARACTERS_MAX] if isinstance(value, str) else value
-
-
-def _plain(pair: Any) -> bool:
-    return pair.value.WhichOneof("value") in {"string_value", "bool_value", "int_value", "double_value"}

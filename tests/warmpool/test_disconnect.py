@@ -1,7 +1,7 @@
 """HTTP callers leave at any point of their requests: theirs end there, the others get their answers.
 
-First all of it but the sockets: uvicorn, the application and the queue run on a loop that is interrupted at every one
-of its steps, for every subset of the callers and every way to leave. Then a running instance and real sockets.
+First all of it but the sockets: connections, application and queue run on a loop that is interrupted at every one of
+its steps, for every subset of the callers and every way to leave. Then a running instance and real sockets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.fake_lane import World
@@ -32,7 +30,9 @@ from warmpool.byte_budget import ByteBudget
 from warmpool.catalog import Catalog
 from warmpool.dataplane import DataPlane
 from warmpool.http_app import http_app
-from warmpool.http_protocol import BEGINNING, HttpProtocol
+from warmpool.http_beginning import BEGINNING
+from warmpool.http_protocol import HttpProtocol
+from warmpool.http_server import HttpServer
 from warmpool.settings import Settings
 
 DOUBLE = doubling()
@@ -79,7 +79,7 @@ class Visitor:
 
     def __init__(self, front: Front, *values: int) -> None:
         self.socket = Socket(front.loop)
-        self.protocol = HttpProtocol(front.config, front.state, {}, front.loop)
+        self.protocol = HttpProtocol(front.server)
         self.socket.protocol = self.protocol
         self.values = list(values)
         body = json.dumps({"instances": values}).encode()
@@ -133,17 +133,7 @@ class Front:
         self.dataplane.read.set()
         self.recorded: list[int | str] = []
         self.visitors: list[Visitor] = []
-        self.state = ServerState()
-        self.config = uvicorn.Config(
-            http_app(cast("Any", self)),
-            http=HttpProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-        )
-        self.config.load()
+        self.server = HttpServer(http_app(cast("Any", self)), 75)
 
     def record_request(self, *_: Any, status: int | str, **__: Any) -> None:
         self.recorded.append(status)
@@ -207,7 +197,7 @@ def check(front: Front) -> None:
     batcher = front.world.batcher
     assert (batcher.rows_waiting, batcher.waiting(), front.byte_budget.held_bytes) == (0, [], 0)
     assert front.world.primary.batch is None
-    assert (front.state.tasks, asyncio.all_tasks(front.loop), front.loop.complaints) == (set(), set(), [])
+    assert (front.server.tasks, asyncio.all_tasks(front.loop), front.loop.complaints) == (set(), set(), [])
 
 
 @pytest.mark.parametrize("leave", ["reset", "closed", "half"])

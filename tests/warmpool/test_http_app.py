@@ -17,14 +17,14 @@ import pytest
 import tritonclient.http as triton
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as prometheus_families
-from starlette.requests import Request
-from starlette.responses import Response
 from tritonclient.utils import InferenceServerException
 
 from tests.instance_process import Reply, serving
 from tests.tiny import BATCH, METHODS
-from warmpool import errors, http_app, limits, tracing, wire
+from warmpool import errors, http_app, limits, wire
 from warmpool.byte_budget import ByteBudget
+from warmpool.http_messages import Request, Response
+from warmpool.received_spans import EXPORT_SPANS_MAX
 
 BODY_BYTES_MAX = 1_000_000
 PREDICT_BYTES_MAX = BATCH.max * 4 * limits.NUMBER_BYTES_MAX + limits.REST_BYTES_MAX
@@ -192,7 +192,7 @@ def test_every_error_has_a_status():
     answered = {*leaves(errors.RequestError), *leaves(errors.RetryLater), *leaves(errors.Abandoned), errors.LaneFailed}
     for kind in answered - {errors.PoolUnavailable}:  # the one that only clients of a pool raise
         response = http_app.error_response(kind("message"))
-        assert response.status_code in {400, 404, 413, 429, 499, 503, 504} or kind is errors.LaneFailed
+        assert response.status in {400, 404, 413, 429, 499, 503, 504} or kind is errors.LaneFailed
         assert ("retry-after" in response.headers) == issubclass(kind, errors.RetryLater)
         assert json.loads(bytes(response.body)) == {"error": "message"}
 
@@ -202,10 +202,10 @@ def test_a_failure_nobody_expected_has_the_form_of_every_error(caplog):
         raise ZeroDivisionError("a secret")
 
     async def ask() -> Response:
-        return await http_app.guarded(broken)(Request({"type": "http", "path": "/", "headers": []}))
+        return await http_app.guarded(broken)(Request("GET", "/"))
 
     response = asyncio.run(ask())
-    assert (response.status_code, json.loads(bytes(response.body))) == (500, {"error": "internal error"})
+    assert (response.status, json.loads(bytes(response.body))) == (500, {"error": "internal error"})
     assert "a secret" in caplog.text
 
 
@@ -231,11 +231,11 @@ def test_what_a_request_leaves_is_freed_without_a_collection():
             raise errors.NotFound("there is none")
 
         recording: Any = Recording()
-        request = Request({"type": "http", "path": "/", "headers": []})
+        request = Request("GET", "/")
         response = await http_app.HttpApi(recording)._traced(request, "none", work)
-        after = response.background
+        after = response.after
         assert after is not None
-        await after()
+        after()
         assert recording.statuses == [404]
         left: list[weakref.ref[Any]] = [weakref.ref(response), weakref.ref(request)]
         del response, request, after
@@ -594,8 +594,8 @@ def test_numbers_of_a_wrong_shape_are_refused_without_a_look_at_them(instance, a
 
 def test_spans_have_a_limit_of_their_own(instance, answers_on):
     empty = b"\x0a\x04\x12\x02\x12\x00"
-    assert_documented(instance.post("/v1/traces", empty * (tracing.EXPORT_SPANS_MAX + 1)), 413)
-    assert instance.post("/v1/traces", empty * tracing.EXPORT_SPANS_MAX).status == 200
+    assert_documented(instance.post("/v1/traces", empty * (EXPORT_SPANS_MAX + 1)), 413)
+    assert instance.post("/v1/traces", empty * EXPORT_SPANS_MAX).status == 200
     assert_documented(raw(instance, request_head(f"Content-Length: {BODY_BYTES_MAX + 1}", path="/v1/traces")), 413)
 
 

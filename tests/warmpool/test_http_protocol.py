@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
-from uvicorn.server import ServerState
 
 from tests.warmpool.fake_lane import manual_clock, pass_s, rest
 from warmpool.errors import Cancelled
-from warmpool.http_protocol import BEGIN_S, BEGINNING, HEAD_BYTES_MAX, HEAD_S_MAX, HttpProtocol
+from warmpool.http_beginning import BEGIN_S, BEGINNING
+from warmpool.http_messages import CallerGone, Request, Response
+from warmpool.http_parser import HEAD_BYTES_MAX
+from warmpool.http_protocol import HEAD_S_MAX, HttpProtocol
+from warmpool.http_server import HttpServer
 
 IDLE_S = 75
 GET = b"GET /%d HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -58,42 +60,30 @@ class Connection:
         self._reads = reads
         self.left = 0  # requests whose caller is gone, as the application was told
         self.waiting = 0
-        config = uvicorn.Config(
-            self._app,
-            http=HttpProtocol,
-            ws="none",
-            interface="asgi3",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=IDLE_S,
-        )
         self.line = Line()
-        self.protocol = HttpProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+        self.protocol = HttpProtocol(HttpServer(self._app, IDLE_S))
         self.protocol.connection_made(self.line)
 
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        body, more = b"", self._reads
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
+    async def _app(self, request: Request) -> Response:
+        body = b""
+        while self._reads and not request.ended:
+            try:
+                await request.more()
+            except CallerGone:
                 self.left += 1
-                return
-            body, more = body + message["body"], message["more_body"]
+                return Response(status=499)
+            body += request.take()
+        body += request.take() if self._reads else b""
         self.waiting += 1
         try:
-            with scope["state"]["caller"]:
+            with request.caller:
                 await self.gate.wait()
         except Cancelled:
             self.left += 1
-            await send({"type": "http.response.start", "status": 499, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-            return
+            return Response(status=499)
         finally:
             self.waiting -= 1
-        text = scope["path"].encode() + b" " + body
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]})
-        await send({"type": "http.response.body", "body": text})
+        return Response(request.path.encode() + b" " + body)
 
     async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
@@ -236,13 +226,13 @@ async def test_an_answer_that_has_begun_may_turn_out_to_be_to_no_http():
 
 
 @manual_clock
-async def test_an_interim_answer_goes_on_behind_the_beginning_too():
-    connection = Connection(held=True)
-    connection.protocol.data_received(b"POST /0 HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc")
-    connection.protocol.eof_received()  # in the same turn: the application has not asked for the body yet
-    connection.gate.set()
-    await rest()
-    assert connection.line.written.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
+async def test_who_waits_to_be_told_to_go_on_is_told_once_and_only_where_something_is_to_come():
+    head = b"POST /0 HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+    waiting, hasty = Connection(), Connection()
+    await waiting.send(head, b"a", b"bc")
+    assert waiting.line.written.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
+    await hasty.send(head + b"abc")
+    assert hasty.answers == [(200, "/0 abc")]
 
 
 # Callers that leave

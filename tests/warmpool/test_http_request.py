@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from starlette.requests import Request
 
 from tests.warmpool.fake_lane import manual_clock, pass_s
 from warmpool.byte_budget import ByteBudget, Held
 from warmpool.errors import BadInput, DeadlineExceeded, Overloaded, TooLarge
+from warmpool.http_messages import Request
 from warmpool.http_request import Call, read_body
 
 
@@ -18,15 +18,22 @@ def request(*pieces: tuple[float, bytes], ends: bool = True, **headers: str) -> 
     """A request whose body comes in pieces, each after some seconds."""
     left = list(pieces)
 
-    async def receive() -> dict:
-        if not left:
-            await asyncio.Event().wait()
-        wait_s, data = left.pop(0)
-        await pass_s(wait_s)
-        return {"type": "http.request", "body": data, "more_body": bool(left) or not ends}
+    async def arrive(given: Request) -> None:
+        while left:
+            wait_s, data = left.pop(0)
+            await pass_s(wait_s)
+            given.feed(data)
+        if ends:
+            given.end()
 
-    fields = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "method": "POST", "headers": fields}, receive)
+    fields = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    arriving: list[asyncio.Task[None]] = []
+
+    def wanted(given: Request) -> None:
+        if not arriving:
+            arriving.append(asyncio.get_running_loop().create_task(arrive(given)))
+
+    return Request("POST", "/", "", fields, wanted=wanted)
 
 
 def held(bytes_max: int = 1000) -> Held:
@@ -99,16 +106,19 @@ async def test_bytes_are_held_from_the_moment_that_a_body_says_how_many_it_has()
     budget = ByteBudget(10)
     seen: list[int] = []
 
-    async def receive() -> dict:
+    def wanted(given: Request) -> None:
         seen.append(budget.held_bytes)
-        return {"type": "http.request", "body": b"abcdef", "more_body": False}
+        given.feed(b"abcdef")
+        given.end()
 
-    given = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"6")]}, receive)
+    def given() -> Request:
+        return Request("POST", "/", "", [("content-length", "6")], wanted=wanted)
+
     with budget.hold() as one, budget.hold() as other:
-        assert await read_body(given, 10, 10, one) == b"abcdef"
+        assert await read_body(given(), 10, 10, one) == b"abcdef"
         assert (seen, budget.held_bytes) == ([6], 6)
         with pytest.raises(Overloaded, match=r"^requests hold 6 bytes, 10 may$"):
-            await read_body(given, 10, 10, other)
+            await read_body(given(), 10, 10, other)
         assert (seen, budget.held_bytes) == ([6], 6), "nothing of it was read"
     assert budget.held_bytes == 0
 

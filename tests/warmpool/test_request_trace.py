@@ -11,7 +11,7 @@ from tests.warmpool.served import doubling
 from warmpool.batches import PartResult
 from warmpool.dataplane import Answer
 from warmpool.fallback import Step
-from warmpool.request_trace import request_spans
+from warmpool.request_trace import RequestTrace
 
 LEAVES = ["validate", "queue", "batch", "handover", "run", "return", "respond"]
 
@@ -40,7 +40,11 @@ def part_result(times):
 
 def spans_of(start, validated, parts, end, **attributes):
     answer = Answer(method=doubling(), outputs={}, parts=parts, rows=3, validated_ns=validated)
-    return request_spans(parent_id="p" * 16, start_ns=start, end_ns=end, answer=answer, attributes=attributes)
+    trace = RequestTrace(parent_id="p" * 16, start_ns=start, end_ns=end, answer=answer, attributes=attributes)
+    assert len(trace) == len(trace.made())
+    assert trace.made() is trace.made(), "read again, they have the same identifiers"
+    assert (trace.start_ns, trace.end_ns) == (start, end)
+    return trace.made()
 
 
 @given(st.lists(st.integers(0, 1000), min_size=8, max_size=8).map(sorted))
@@ -87,7 +91,7 @@ def test_a_request_without_rows_is_validated_and_answered():
 
 
 def test_a_refused_request_is_its_root():
-    (root,) = request_spans(parent_id="", start_ns=3, end_ns=5, answer=None, attributes={"status": 400})
+    (root,) = RequestTrace(parent_id="", start_ns=3, end_ns=5, answer=None, attributes={"status": 400}).made()
     assert (root.name, root.parent_id, root.start_ns, root.end_ns) == ("front", "", 3, 5)
 
 

@@ -21,13 +21,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from tests.warmpool.otlp_receiver import OtlpReceiver
-from warmpool import tracing
+from warmpool import received_spans as receiving
 from warmpool.errors import TooLarge
+from warmpool.received_spans import ATTRIBUTES_MAX, EXPORT_SPANS_MAX, received_spans
 from warmpool.tracing import (
-    ATTRIBUTES_MAX,
     COLD_STARTS_KEPT_MAX,
     EXPORT_S_MAX,
-    EXPORT_SPANS_MAX,
     SPANS_A_TRACE_MAX,
     SPANS_A_TRACE_MEAN_MAX,
     Exporter,
@@ -36,7 +35,6 @@ from warmpool.tracing import (
     Traces,
     new_span_id,
     new_trace_id,
-    received_spans,
     trace_context,
 )
 
@@ -56,6 +54,10 @@ def span(start_ns=0, end_ns=1, *, cold=False, name="front", parent_id="", **attr
         end_ns=end_ns,
         attributes={"warmpool.cold": True, **attributes} if cold else attributes,
     )
+
+
+def own(spans):
+    return Trace(trace_id="", spans=spans)
 
 
 def cold_start(name):
@@ -111,7 +113,7 @@ def test_whatever_a_caller_sends_a_trace_has_a_valid_id(traceparent):
 def test_the_ring_keeps_the_newest():
     traces = Traces(3)
     for number in range(10):
-        traces.record(f"t{number}", [span()])
+        traces.record(f"t{number}", own([span()]))
     assert sorted(read(traces)) == ["t7", "t8", "t9"]
 
 
@@ -119,14 +121,14 @@ def test_the_ring_keeps_the_newest():
 def test_the_ring_never_holds_more_than_it_may(recorded, kept_max):
     traces = Traces(kept_max)
     for number, spans in recorded:
-        traces.record(f"t{number}", [span() for _ in range(spans)])
+        traces.record(f"t{number}", own([span() for _ in range(spans)]))
         assert len(traces.read(1000)) <= kept_max
         assert f"t{number}" in read(traces)
 
 
 def test_spans_of_one_trace_are_gathered_up_to_a_limit():
     traces = Traces(3)
-    traces.record("t", [span(name="front")])
+    traces.record("t", own([span(name="front")]))
     traces.receive("t", [span(name="function")])
     assert [one.name for one in traces.read(1)[0].spans] == ["front", "function"]
     for _ in range(3):
@@ -142,10 +144,10 @@ def test_a_trace_without_spans_is_none():
 
 def test_cold_starts_come_first_then_cold_requests_then_the_slowest():
     traces = Traces(10)
-    traces.record("fast", [span(0, 10)])
-    traces.record("slow", [span(0, 30)])
-    traces.record("cold", [span(0, 5), span(1, 2, cold=True)])
-    traces.record("colder", [span(0, 6, cold=True)])
+    traces.record("fast", own([span(0, 10)]))
+    traces.record("slow", own([span(0, 30)]))
+    traces.record("cold", own([span(0, 5), span(1, 2, cold=True)]))
+    traces.record("colder", own([span(0, 6, cold=True)]))
     traces.record_cold_start(cold_start("start"))
     traces.record_cold_start(cold_start("lane start"))
     assert read(traces) == ["start", "lane start", "colder", "cold", "slow", "fast"]
@@ -158,7 +160,7 @@ def test_requests_do_not_push_out_cold_starts_and_those_are_bounded_too():
     for number in range(COLD_STARTS_KEPT_MAX + 5):
         traces.record_cold_start(cold_start(f"start{number}"))
     for number in range(100):
-        traces.record(f"t{number}", [span()])
+        traces.record(f"t{number}", own([span()]))
     kept = read(traces)
     assert kept[:COLD_STARTS_KEPT_MAX] == [f"start{number}" for number in range(5, COLD_STARTS_KEPT_MAX + 5)]
     assert sorted(kept[COLD_STARTS_KEPT_MAX:]) == ["t98", "t99"]
@@ -209,7 +211,7 @@ def test_spans_are_exported_to_a_real_receiver(receiver):
         new_trace_id(): [span(7, 9), span(8, 9, name="run", parent_id=new_span_id())],
     }
     for trace_id, spans in recorded.items():
-        traces.record(trace_id, spans)
+        traces.record(trace_id, own(spans))
         traces.start_export(receiver.url + "/", "warmpool")  # the first is there by then
     late = Trace(trace_id=new_trace_id(), spans=[span(3, 4, name="lane start", cold=True)])
     traces.record_cold_start(late)
@@ -286,7 +288,7 @@ def test_more_parts_than_an_export_may_have_are_refused_at_every_level(resources
     def looked_at(*_):
         raise AssertionError("a span was looked at")
 
-    monkeypatch.setattr(tracing, "_received", looked_at)
+    monkeypatch.setattr(receiving, "_received", looked_at)
     with pytest.raises(TooLarge, match=f"more than {EXPORT_SPANS_MAX} spans"):
         received_spans(exported(resources, scopes, spans))
 

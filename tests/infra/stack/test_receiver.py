@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from starlette.testclient import TestClient
 
 from infra.stack.receiver import PROTOBUF, SPANS_A_TRACE_MAX, TRACES_MAX, Received, application
-from warmpool.tracing import received_spans
+from warmpool.received_spans import received_spans
 
 
 def pair(key: str, value: str) -> KeyValue:
