@@ -61,7 +61,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the order, and of what is drawn (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of a table")
     parser.add_argument(
-        "--work", type=Path, default=ROOT / ".store-bench", help="the store that is copied for it, used again"
+        "--work", type=Path, default=ROOT / ".store-bench", help="the store that is copied for it, used again; the log"
     )
     return parser.parse_args(arguments)
 

@@ -21,10 +21,10 @@ from cache.lease import TTL_S_DEFAULT
 from warmpool.manifest import ExecutableSpec, bucket_name
 from warmpool.watchdog import Limits
 
-SEEN_S_MAX = 60.0
+SEEN_S_MAX = 120.0
 RESTART_S_MAX = 60.0
 HANG_S_MAX = RESTART_S_MAX + RUN_S_MAX + Limits().ask_every_s + Limits().answer_s_max
-REMADE_S_MAX = 90.0  # an executable: looked for at growing pauses, compiled at nice 19, proved, loaded
+REMADE_S_MAX = 180.0  # an executable: looked for at growing pauses, compiled at nice 19, proved, loaded
 FAR_S_MAX = RESTART_S_MAX + 60.0  # an instance looks at what it misses at least once a minute
 YEAR_S = 365 * 24 * 3600
 LANES = ("primary", "cpu")
@@ -160,7 +160,7 @@ def _ends(place: Place, name: str) -> int:
 
 def _some(place: Place, draw: random.Random) -> list[ExecutableSpec]:
     """A third of the primary lane's executables, without which everything can still be answered."""
-    primary = [spec for spec in place.bucket.listed if not spec.cpu_lane_only]
+    primary = [spec for spec in place.shelf.listed if not spec.cpu_lane_only]
     return draw.sample([spec for spec in primary if not spec.minimum], max(1, len(primary) // 3))
 
 

@@ -10,7 +10,7 @@ import random
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -79,19 +79,7 @@ class Outcome:
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
-        names = (
-            "recovery_s_max",
-            "injected",
-            "seen",
-            "right",
-            "refused",
-            "lost",
-            "wrong",
-            "contradictions",
-            "troubles",
-        )
-        rounded = [round(seconds, 2) for seconds in self.recovered_s]
-        return {name: getattr(self, name) for name in names} | {"recovered_s": rounded, "good": self.good}
+        return {**asdict(self), "recovered_s": [round(seconds, 2) for seconds in self.recovered_s], "good": self.good}
 
 
 class Game:
@@ -108,6 +96,8 @@ class Game:
         self._place = place
         self._draw = random.Random(seed)
         self._say = say
+        self._answers = 0  # that were counted
+        self._contradictions = 0
 
     def play(self, faults: Sequence[str], seconds: float) -> None:
         """Each of these faults once, and then more of them until the time has passed; what has begun is ended."""
@@ -118,15 +108,14 @@ class Game:
                     if time.monotonic() > until_s and len(self.outcomes) == len(set(faults)):
                         break
                     self._bring(turn, load, readiness)
-            if self.outcomes:
-                last = next(reversed(self.outcomes.values()))
-                last.lost += load.unanswered
+            last = next(reversed(self.outcomes.values()))
+            self._count(last, load, readiness)
+            last.lost += load.unanswered
 
     def _bring(self, name: str, load: Load, readiness: Readiness) -> None:
         fault = FAULTS[name]
         outcome = self.outcomes.pop(name, None) or Outcome(fault.recovery_s_max)
         self.outcomes[name] = outcome  # the last one is last
-        answers, contradictions = len(load.answers), len(readiness.contradictions)
         outcome.injected += 1
         told = f"{name}: "
         try:
@@ -146,9 +135,16 @@ class Game:
         except (TimeoutError, OSError, subprocess.SubprocessError) as error:
             outcome.troubles.append(f"{error}")
             told += f"{error}"
-        outcome.count(load.answers[answers:])
-        outcome.contradictions += len(readiness.contradictions) - contradictions
-        self._say(f"{told}; {len(load.answers) - answers} answers")
+        self._say(f"{told}; {self._count(outcome, load, readiness)} answers")
+
+    def _count(self, outcome: Outcome, load: Load, readiness: Readiness) -> int:
+        """What came since the last time is this fault's; how many answers."""
+        answers, contradictions = load.answers[self._answers :], len(readiness.contradictions)
+        outcome.count(answers)
+        outcome.contradictions += contradictions - self._contradictions
+        self._answers += len(answers)
+        self._contradictions = contradictions
+        return len(answers)
 
     def _await_answers(self, load: Load) -> None:
         wanted = load.served() + ANSWERS_MIN

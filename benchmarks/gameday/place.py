@@ -27,7 +27,7 @@ from warmpool.manifest import ExecutableSpec, executable_path
 from warmpool.survey import survey
 
 RUN_S_MAX = 3.0
-COMPILE_S_MAX = 15.0
+COMPILE_S_MAX = 20.0
 START_S_MAX = 120.0
 FILL_S_MAX = 300.0
 _BUCKET = "gameday"
@@ -43,7 +43,7 @@ class Place:
         weather: Of that.
         fates: Of its compiles.
         clock: Of all its processes.
-        bucket: What it serves from.
+        shelf: The store that it serves from.
     """
 
     def __init__(  # each is a part of its own
@@ -53,7 +53,7 @@ class Place:
         network: FaultProxy,
         fates: Fates,
         clock: OddClock,
-        bucket: Bucket,
+        shelf: Shelf,
         copies: Path,
     ) -> None:
         self.instance = instance
@@ -62,16 +62,16 @@ class Place:
         self.weather = network.script = Weather()
         self.fates = fates
         self.clock = clock
-        self.bucket = bucket
+        self.shelf = shelf
         self._copies = copies
 
     def wound(self, specs: Sequence[ExecutableSpec], change: Callable[[bytes], bytes] | None = None) -> None:
-        """Remove executables from the bucket, or change their bytes there; no copy is left here."""
+        """Remove executables from the store, or change their bytes there; no copy is left here."""
         for path in (executable_path(spec.key) for spec in specs):
             if change is None:
-                self.bucket.store.delete(path)
+                self.shelf.store.delete(path)
             else:
-                self.bucket.store.put(path, change(self.bucket.store.get(path)))
+                self.shelf.store.put(path, change(self.shelf.store.get(path)))
         self.forget_copies(specs)
 
     def forget_copies(self, specs: Sequence[ExecutableSpec]) -> None:
@@ -82,8 +82,8 @@ class Place:
 
     def fill(self) -> None:
         """What somebody does who has seen to what compiles failed of. Raises CalledProcessError."""
-        command = [console_script("warmpool"), "cache", "fill", "--retry-failed", *self.bucket.flags]
-        environment = {**os.environ, "STORAGE_EMULATOR_HOST": self.bucket.url}
+        command = [console_script("warmpool"), "cache", "fill", "--retry-failed", *self.shelf.flags]
+        environment = os.environ | self.shelf.environment
         subprocess.run(command, check=True, timeout=FILL_S_MAX, env=environment, stdout=DEVNULL, stderr=DEVNULL)
 
     def kill(self, name: str) -> None:
@@ -91,7 +91,7 @@ class Place:
         kill(self.instance.lane_pid(name), signal.SIGKILL)
 
     def whole(self) -> bool:
-        """Whether it is ready, its lanes hold all that is planned, nothing is to be made, and the bucket has it all."""
+        """Whether it is ready, its lanes hold all that is planned, nothing is to be made, and the store has it all."""
         status = self.instance.status()
         lanes = all(
             lane["state"] == "warm" and lane["warm"] == lane["planned"] > 0 and not lane["cold"] and not lane["missing"]
@@ -100,65 +100,75 @@ class Place:
         compiling = status["compiling"]
         quiet = compiling["state"] == "idle" and not compiling["waiting"] and not compiling["failures"]
         here = bool(status["ready"] and status["zygote"]["pid"] and lanes and quiet)
-        return here and {spec.key for spec in self.bucket.listed} <= set(self.bucket.store.names("executables"))
+        return here and {spec.key for spec in self.shelf.listed} <= set(self.shelf.store.names("executables"))
 
 
-class Bucket:
-    """A bucket with a model, seen from where no network is.
+class Shelf:
+    """A store with a model, seen from where there is no network before it.
 
     Args:
-        server: Has it.
+        store: Empty.
+        uri: What an instance calls it.
         published: The folder of a store that is copied into it.
+        url: Of the server that has it, "" for none.
 
     Attributes:
         store: Its objects.
-        url: Of its server.
         flags: Of a command that may write to it.
+        environment: Of such a command.
         listed: The executables that are to be in it.
     """
 
-    def __init__(self, server: GcsServer, published: Path) -> None:
-        self.url = server.url
-        self.flags = ("--store", f"gs://{_BUCKET}", "--signing-key", str(signing_key(published)))
-        client = server.client()
-        client.create_bucket(_BUCKET)
-        self.store = GcsStore(_BUCKET, client=client)
+    def __init__(self, store: GcsStore | LocalStore, uri: str, published: Path, url: str = "") -> None:
+        self.store = store
+        self.flags = ("--store", uri, "--signing-key", str(signing_key(published)))
+        self.environment = {"STORAGE_EMULATOR_HOST": url} if url else {}
         source = LocalStore(published)
         for entry in source.entries(""):
-            self.store.put(entry.path, source.get(entry.path))
+            store.put(entry.path, source.get(entry.path))
         served = [version for version in survey(opened(published)).versions if version.stable]
         targets = [target for version in served for target in version.targets.values()]
         self.listed = [spec for target in targets for spec in target.executables]
 
 
 @contextlib.contextmanager
-def place(folders: Folders, root: Path) -> Iterator[Place]:
+def place(folders: Folders, root: Path, *, near: bool = False) -> Iterator[Place]:
     """A place in a new folder, whose instance is warm.
+
+    Args:
+        folders: Where the store is that is copied, and the log.
+        root: An empty folder.
+        near: Whether the store is a folder, on the same disk, and no bucket behind a network.
 
     Raises:
         TimeoutError: It did not become warm.
         RuntimeError: It ended before the block did.
     """
     published = folders.store("gameday", "benchmarks/gameday/model.py")
-    folder = root / "disk"
+    folder, log = root / "disk", folders.log("gameday-near" if near else "gameday")
     fates, clock = Fates(root / "fates"), OddClock(root / "clock")
     instances: list[Instance] = []
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(GcsServer(free_port()))
         proxy = stack.enter_context(FaultProxy(server))
         disk = stack.enter_context(small_disk(folder, lambda: set[int]().union(*(one.pids() for one in instances))))
-        bucket = Bucket(server, published)
+        if near:
+            shelf = Shelf(LocalStore(folder / "store"), str(folder / "store"), published)
+        else:
+            client = server.client()
+            client.create_bucket(_BUCKET)
+            shelf = Shelf(GcsStore(_BUCKET, client=client), f"gs://{_BUCKET}", published, server.url)
         (folder / "scratch").mkdir()
         port = free_port()
-        command = [console_script("warmpool"), "serve", *bucket.flags, "--host", HOST, "--port", str(port)]
+        command = [console_script("warmpool"), "serve", *shelf.flags, "--host", HOST, "--port", str(port)]
         command += ["--grpc-port", "0", "--cache-folder", str(folder / "copies")]
         command += ["--run-s-max", str(RUN_S_MAX), "--compile-s-max", str(COMPILE_S_MAX)]
         environment = {"STORAGE_EMULATOR_HOST": proxy.url, "TMPDIR": str(folder / "scratch")}
         environment |= fates.environment | clock.environment
-        process = stack.enter_context(running("warmpool", command, port, root / "log", environment))
-        instance = Instance(port, process.pid, root / "log")
+        process = stack.enter_context(running("warmpool", command, port, log, environment))
+        instance = Instance(port, process.pid, log)
         instances.append(instance)
         until(lambda: instance.answers("/v2/health/ready") == 200, START_S_MAX, "the instance is ready")
-        found = Place(instance, disk, proxy, fates, clock, bucket, folder / "copies")
+        found = Place(instance, disk, proxy, fates, clock, shelf, folder / "copies")
         until(found.whole, START_S_MAX, "all is warm")
         yield found
