@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -30,12 +31,14 @@ log = logging.getLogger(__name__)
 HTTP_WAIT_S_MAX = 0.05  # for the first lane's plan, which takes ten times as long beside an import
 SETTLE_S_MAX = 2.0
 END_S_MAX, END_SHARE = 3.0, 0.3  # of the time to drain, for what comes after the last answer
+SWITCH_S = 0.0005  # a thread that computes gives way to the event loop after so long: Python's own is ten times that
 KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that they close first
 
 
 async def run_server(instance: Instance, http_socket: socket.socket) -> None:
     """Bring the instance up, serve until SIGTERM or SIGINT, drain, go down."""
     stopping = asyncio.Event()
+    sys.setswitchinterval(SWITCH_S)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     signal.signal(signal.SIGCHLD, lambda *_: bury())  # uvloop keeps this one for subprocesses of its own, and has none

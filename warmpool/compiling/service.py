@@ -37,7 +37,7 @@ from warmpool.store_calls import StoreCalls
 
 log = logging.getLogger(__name__)
 
-LOOK_FIRST_S, LOOK_S_MAX = 0.5, 300.0
+LOOK_FIRST_S, LOOK_S_MAX = 2.0, 300.0  # at each end of a job there is a look anyway, and a job takes less
 GLANCE_EVERY_S = 1.0  # at what is served, and on what
 IDLE_S_MAX = 60.0  # without a job, until the worker is ended: it holds memory
 RESTART_FIRST_S, RESTART_S_MAX = 1.0, 60.0

@@ -1,9 +1,9 @@
 """`python -m warmpool.compiling.worker_process`: compiles beside a front, for the time that is left over.
 
 It has no other way to the front than its standard streams (see `warmpool.compiling.protocol`), runs one job at a time,
-and itself never imports jax: what compiles are children of its zygotes, each with its limits. It is as nice as can be,
-and so is all that it starts. When the front is gone, its stdin ends, or the kernel kills it if the front was killed;
-its zygotes and their children end with it.
+and itself never imports jax: what compiles are children of its zygotes, each with its limits. It gets of the processors
+what nobody else wants, and so does all that it starts. When the front is gone, its stdin ends, or the kernel kills it
+if the front was killed; its zygotes and their children end with it.
 """
 
 from __future__ import annotations
@@ -165,6 +165,8 @@ def main() -> int:
     """Work until stdin ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(NICE)
+    with contextlib.suppress(OSError):  # then it is no more than nice
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the front decides what it means
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say = SafeSender(os.dup(1))

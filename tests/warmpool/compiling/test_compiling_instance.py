@@ -152,7 +152,7 @@ def test_a_store_that_has_nothing_for_this_kind_of_machine_is_filled_by_the_inst
     assert all(count == 1 for count in place.fates.keys().values())
 
 
-def test_the_worker_and_all_that_it_starts_are_as_nice_as_can_be(place):
+def test_the_worker_and_all_that_it_starts_get_what_nobody_else_wants_of_the_processors(place):
     place.fates.write({f"compile_bucket {NAMES[1]}": "hang"})
     instance = place.start(**OTHER_MACHINE)
     wait_until(lambda: place.fates.met()[NAMES[1]], MADE_S_MAX)
@@ -160,7 +160,9 @@ def test_the_worker_and_all_that_it_starts_are_as_nice_as_can_be(place):
     processes = {worker, *descendants(worker)}
     assert len(processes) >= 4  # two zygotes, a child that compiles
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes} == {19}
+    assert {os.sched_getscheduler(pid) for pid in processes} == {os.SCHED_IDLE}
     assert os.getpriority(os.PRIO_PROCESS, instance.process.pid) == 0
+    assert {os.sched_getscheduler(pid) for pid in instance.pids - processes} == {os.SCHED_OTHER}
 
 
 def test_half_of_the_executables_are_corrupt_and_come_back_without_anybody(place):
