@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,7 @@ def copied(folder: Path) -> Copy:
     if (STAND_IN / "setup.sh").is_file():
         said = subprocess.run(
             ["sh", str(STAND_IN / "setup.sh"), str(ROOT / ".venv-infra" / "schema")],
+            env={"PYTHON": sys.executable, **environment},
             capture_output=True,
             text=True,
             timeout=300,
