@@ -27,7 +27,10 @@ def take_down(folder: Folder, state: State, say: Callable[[str], None]) -> None:
     running = supervisor.processes()
     if running is None:
         left = marked.marked(state.mark)
-        say(f"no supervisor answers; {len(left)} processes are left of the stack, and are ended")
+        if left:
+            say(f"no supervisor answers; what it left is ended: {len(left)} processes")
+        else:
+            say("the last stack ended without `down`; nothing of it runs")
         marked.send(state.mark, signal.SIGCONT)
         marked.send(state.mark, signal.SIGTERM)
     else:

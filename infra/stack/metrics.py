@@ -6,6 +6,7 @@ no root, and starts no service of the system that listens on every address.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
@@ -29,8 +30,11 @@ def find_program(tools: Path) -> Path:
     if found := shutil.which("prometheus"):
         return Path(found)
     program = tools / "usr" / "bin" / "prometheus"
-    if not program.exists():
-        _unpack(tools)
+    tools.parent.mkdir(parents=True, exist_ok=True)
+    with tools.with_name(f"{tools.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            _unpack(tools)
     return program
 
 
@@ -47,36 +51,32 @@ def configuration(instances: Sequence[tuple[str, str]]) -> str:
 
 
 def page_packages(depends: str) -> list[str]:
-    """The packages that Prometheus's pages need, of those that a Debian package depends on."""
-    return re.findall(r"(?<![\w-])(?:libjs|fonts)-[a-z0-9.+-]+", depends)
+    """The packages that Prometheus's pages need, of all that apt says it depends on: a line each, others indented."""
+    return re.findall(r"^(?:libjs|fonts)-[a-z0-9.+-]+$", depends, re.MULTILINE)
 
 
 def _unpack(tools: Path) -> None:
-    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise StackFailed("there is no prometheus on the PATH, and no apt-get to download it; install it")
-    tools.parent.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in ("apt-get", "apt-cache", "dpkg-deb") if not shutil.which(name)]
+    if missing:
+        raise StackFailed(f"there is no prometheus on the PATH, and no {missing[0]} to get it; install it")
     with tempfile.TemporaryDirectory(dir=tools.parent) as place:
-        (package,) = _downloaded(Path(place, "program"), ["prometheus"])
-        pages = page_packages(_run(["dpkg-deb", "--field", str(package), "Depends"]))
-        root = Path(place, "root")
-        for archive in (package, *_downloaded(Path(place, "pages"), pages)):
+        folder, root = Path(place, "archives"), Path(place, "root")
+        folder.mkdir()
+        try:
+            _download(folder)
+        except StackFailed:  # apt's own lists may be old, or not there
+            _run(["apt-get", "update"])
+            _download(folder)
+        for archive in sorted(folder.glob("*.deb")):
             _run(["dpkg-deb", "--extract", str(archive), str(root)])
         shutil.rmtree(tools, ignore_errors=True)
         root.rename(tools)
 
 
-def _downloaded(folder: Path, packages: Sequence[str]) -> list[Path]:
-    """The archives of packages; apt's own lists are refreshed where they do not know them."""
-    if not packages:
-        return []
-    folder.mkdir()
-    command = ["apt-get", "--option", "APT::Sandbox::User=root", "download", *packages]
-    try:
-        _run(command, folder)
-    except StackFailed:
-        _run(["apt-get", "update"])
-        _run(command, folder)
-    return sorted(folder.glob("*.deb"))
+def _download(folder: Path) -> None:
+    needed = _run(["apt-cache", "depends", "--recurse", "--important", "prometheus"])
+    as_root = ("--option", "APT::Sandbox::User=root")  # another user could not write here
+    _run(["apt-get", *as_root, "download", "prometheus", *page_packages(needed)], folder)
 
 
 def _run(command: Sequence[str], folder: Path | None = None) -> str:

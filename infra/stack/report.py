@@ -67,7 +67,7 @@ def show(console: Console, report: Report) -> None:
         console.print(f"no stack is up in {escape(report.folder)}; `make up` brings one up")
         if report.left:
             console.print(
-                f"{len(report.left)} processes of one whose supervisor was killed run on; `make down` ends them"
+                f"{len(report.left)} processes run on whose supervisor does not answer; `make down` ends them"
             )
         return
     table = Table(box=None, pad_edge=False)

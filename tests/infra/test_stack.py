@@ -81,7 +81,8 @@ def test_an_instance_that_is_killed_under_load_loses_no_request_and_comes_back(s
 
 
 def test_prometheus_scrapes_both_instances(stack: StackProcesses) -> None:
-    assert stack.triple([1.0])[0] == 200
+    if "prometheus" not in {one["name"] for one in stack.status()["processes"]} and not os.environ.get("CI"):
+        pytest.skip("there is no Prometheus, and it cannot be downloaded")
 
     def seen() -> bool:
         result = stack.get("prometheus_port", "/api/v1/query?query=up==1")["data"]["result"]
@@ -145,7 +146,7 @@ def test_what_a_killed_supervisor_ran_ends_and_the_stack_comes_up_again(stack: S
     status = stack.run("status")
     assert status.returncode == 1
     assert "no stack is up" in status.stdout
-    assert "no supervisor answers" in stack.up()
+    assert "the last stack ended without `down`; nothing of it runs" in stack.up()
     assert artifacts(stack) == before
     assert stack.triple([5.0])[1]["tripled"] == [15.0]
 
