@@ -165,5 +165,5 @@ lock: ## refresh the lock files from pyproject.toml
 	@python=$$(sh .ci/find_python.sh) && "$$python" .ci/lock.py
 
 clean: ## remove environments, caches and built packages; stores stay
-	rm -rf .venv .venv-oldest .venv-tools .venv-infra .venv*.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-oldest .venv-tools .venv-infra .venv*.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .tools
 	find $(PRESENT) .ci -name __pycache__ -type d -prune -exec rm -rf {} +
