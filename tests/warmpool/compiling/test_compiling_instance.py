@@ -20,6 +20,7 @@ from cache.opening import open_store
 from cache.wanted import wanted
 from tests.instance_process import InstanceProcess, alive, descendants, inferred, wait_until
 from tests.warmpool.command import warmpool
+from tests.warmpool.dead_leases import shorten
 from tests.warmpool.publishing.toy import Heard, Toy
 from warmpool import wire
 from warmpool.publishing.publish import Options, publish
@@ -308,7 +309,7 @@ def test_a_front_that_is_told_to_end_does_while_it_compiles_and_gives_up_its_lea
     assert place.bottom.names("failures") == []
 
 
-@pytest.mark.slow  # the leases of a killed one have to run out
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_what_it_died_of_twice_is_a_failure(place):
     place.fates.write({f"compile_bucket {NAMES[1]}": "hang"})
     instance = place.start(**OTHER_MACHINE)
@@ -320,7 +321,10 @@ def test_a_worker_that_dies_is_replaced_and_what_it_died_of_twice_is_a_failure(p
     for deaths in (1, 2):
         wait_until(partial(met, deaths), MADE_S_MAX)
         assert title not in compiling(instance)["failures"]
-        os.kill(compiling(instance)["worker_pid"], signal.SIGKILL)
+        worker = compiling(instance)["worker_pid"]
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: not alive(worker))  # noqa: B023  it is called here
+        shorten(place.bottom, worker)
     wait_until(lambda: title in compiling(instance)["failures"], MADE_S_MAX)
     assert "2 compile workers ended while they made it" in compiling(instance)["failures"][title]
     wait_until(lambda: f"toy:predict {NAMES[2]}" in instance.lane("primary")["executables"], MADE_S_MAX)

@@ -20,12 +20,13 @@ import pytest
 from cache import failures
 from cache.errors import NotStored
 from cache.failures import Failure
-from cache.lease import Contender
+from cache.lease import TTL_S_MAX, Contender
 from cache.local_store import LocalStore
 from cache.settings import StoreSettings
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from cache.single_flight import PAUSE_S_MAX
+from tests.warmpool.dead_leases import shorten
 from tests.warmpool.publishing.held_workers import HeldWorkers
 from warmpool.errors import ProofFailed, PublishError
 from warmpool.forking import WorkerFailed
@@ -463,8 +464,16 @@ def claimants(store: Path) -> set[int]:
     return {int(owner.rpartition(":")[2]) for owner in owners}
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+    """The folder of a store into which one publish alone published all, and what it said; no test changes it."""
+    folder = tmp_path_factory.mktemp("alone")
+    summary, _ = published(folder, MODEL)
+    return folder / "store", summary
+
+
 @pytest.mark.slow
-def test_two_publishes_at_once_compile_each_executable_once(tmp_path: Path) -> None:
+def test_two_publishes_at_once_compile_each_executable_once(tmp_path: Path, alone: tuple[Path, Summary]) -> None:
     with contextlib.closing(Processes(tmp_path, 2)) as processes:
         for number in range(2):
             processes.until_claimed(number)
@@ -482,11 +491,10 @@ def test_two_publishes_at_once_compile_each_executable_once(tmp_path: Path) -> N
     assert summaries[0].version == summaries[1].version
     assert names(processes.store, "leases") == []
     # What is kept of the proofs is what one publish alone would have kept.
-    alone, _ = published(tmp_path / "alone", MODEL)
-    assert alone.compiled == 10
+    assert alone[1].compiled == 10
     target = target_in(processes.store)
     assert len(target.executables) == 10
-    assert cases(target.proofs) == cases(alone.machines[0].proofs)
+    assert cases(target.proofs) == cases(alone[1].machines[0].proofs)
 
 
 @pytest.mark.slow
@@ -496,6 +504,7 @@ def test_when_one_of_two_publishes_is_killed_the_other_takes_over_what_it_had_be
         processes.begun[0].send_signal(signal.SIGKILL)
         processes.begun[0].wait()
         assert processes.begun[0].pid in claimants(processes.store)
+        shorten(LocalStore(processes.store), processes.begun[0].pid)
         processes.trials.let_all()
         summary = processes.summary(1)
     assert len(target_in(processes.store).executables) == 10
@@ -593,7 +602,7 @@ class Meddler(Silent):
         self.artifact = (finished / executable_path(self.last.key)).read_bytes()
         self.wait_s = PAUSE_S_MAX + 0.5 if slow else 0.0
         self.forgets = forgets
-        lease = Contender(self.store, f"leases/{self.last.key}").acquire()
+        lease = Contender(self.store, f"leases/{self.last.key}", ttl_s=TTL_S_MAX).acquire()
         assert lease
         self.lease = lease
         self.thread = threading.Timer(self.wait_s, self.prove)
@@ -620,12 +629,11 @@ class Meddler(Silent):
 @pytest.mark.slow
 @pytest.mark.parametrize(("slow", "forgets"), [(False, False), (True, False), (False, True)])
 def test_a_proof_that_others_make_is_waited_for_and_made_here_if_it_gets_lost(
-    tmp_path: Path, slow: bool, forgets: bool
+    tmp_path: Path, alone: tuple[Path, Summary], slow: bool, forgets: bool
 ) -> None:
-    alone, _ = published(tmp_path / "alone", MODEL)
     options = options_of(tmp_path / "shared", MODEL)
     store = tmp_path / "shared" / "store"
-    heard = Meddler(store, tmp_path / "alone" / "store", slow=slow, forgets=forgets)
+    heard = Meddler(store, alone[0], slow=slow, forgets=forgets)
     summary = publish(options, heard)
     heard.thread.join()
     assert [step for step in heard.steps if step.startswith("took ")] == [
@@ -635,5 +643,5 @@ def test_a_proof_that_others_make_is_waited_for_and_made_here_if_it_gets_lost(
     target = target_in(store)
     assert [one.key for one in target.executables] == [one.key for one in heard.finished.executables]
     if forgets:
-        assert cases(target.proofs) == cases(alone.machines[0].proofs)
+        assert cases(target.proofs) == cases(alone[1].machines[0].proofs)
     assert heard.left == 0
