@@ -77,10 +77,9 @@ class Batcher:
 
     def serve(self, lanes: Iterable[LaneProxy]) -> None:
         """The lanes that run things, those to be preferred first."""
-        steps = chain([Step.EXACT], repeat(Step.CPU))
         self._queues = {
             lane: LaneQueue(lane, self._policy, self._weights, self._pump, step, self._coming)
-            for lane, step in zip(lanes, steps, strict=False)
+            for lane, step in zip(lanes, chain([Step.EXACT], repeat(Step.CPU)), strict=False)
         }
 
     @property
@@ -112,15 +111,13 @@ class Batcher:
             DeadlineExceeded: its time ran out.
             LaneFailed: it ran twice and failed twice.
         """
+        timer = asyncio.get_running_loop().call_at(parts[0].deadline_s, self._late, parts)
         try:
             self._admit(parts)
             self._pump()
-            async with asyncio.timeout_at(parts[0].deadline_s):
-                return await answers(parts)
-        except TimeoutError:
-            held = self.cold.in_vain(parts) if self.open else NotWarm(IN_VAIN)
-            raise held or DeadlineExceeded(TOO_LATE) from None
+            return await answers(parts)
         finally:
+            timer.cancel()
             for part in parts:
                 self._leave(part)
 
@@ -170,9 +167,9 @@ class Batcher:
                 continue
             part.failed(batch, out_of_memory=out_of_memory)
             if self._closed:
-                part.answer.set_exception(NotWarm(SHUTTING_DOWN))
+                part.fail(NotWarm(SHUTTING_DOWN))
             elif max(part.runs - part.unwritten, part.shortages) >= RUNS_MAX:
-                part.answer.set_exception(LaneFailed(f"it was run {RUNS_MAX} times and failed; the log says why"))
+                part.fail(LaneFailed(f"it was run {RUNS_MAX} times and failed; the log says why"))
             else:
                 self._place_again(part)
         self.changed()
@@ -254,8 +251,7 @@ class Batcher:
     def _run_next(self, queue: LaneQueue) -> bool:
         """Give a lane what is next in its queue; False if everything waits for company."""
         for part in queue.overdue():
-            if not part.answer.done():
-                part.answer.set_exception(DeadlineExceeded("there is not enough time left to answer the request"))
+            part.fail(DeadlineExceeded("there is not enough time left to answer the request"))
         batch = queue.form()
         if batch is None:
             return False
@@ -283,6 +279,12 @@ class Batcher:
 
     # Leaving
 
+    def _late(self, parts: Sequence[Part]) -> None:
+        """A request's time has run out: one of its parts says so."""
+        held = self.cold.in_vain(parts) if self.open else NotWarm(IN_VAIN)
+        waiting = next((part for part in parts if not part.answer.done()), parts[0])
+        waiting.fail(held or DeadlineExceeded(TOO_LATE))
+
     def _leave(self, part: Part) -> None:
         """Nobody waits for the part any more: its rows leave at once, if they do not run already."""
         for piece in part.pieces:
@@ -294,6 +296,5 @@ class Batcher:
 
     def _settle(self, error: WarmpoolError, concerned: Callable[[Part], bool]) -> None:
         """Fail what waits. Whoever waits for it then takes it out of its queue."""
-        for part in self.waiting():
-            if concerned(part) and not part.answer.done():
-                part.answer.set_exception(error)
+        for part in filter(concerned, self.waiting()):
+            part.fail(error)

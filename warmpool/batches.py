@@ -78,6 +78,11 @@ class Part:
         """What the smallest piece needs that it can be cut into."""
         return {**self.need, self.method.batch: 1} if self.method.batch else self.need
 
+    def fail(self, error: Exception) -> None:
+        """Answer it so, if it has no answer yet."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
     def failed(self, batch: Batch, *, out_of_memory: bool) -> None:
         """A batch that it was in was not done, for want of room or for whatever reason."""
         self.runs -= out_of_memory or not batch.begun  # that says nothing of the part

@@ -17,6 +17,7 @@ turn, and every further piece, costs its caller time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -27,6 +28,8 @@ from warmpool.http_head import CONTINUE, head_of
 from warmpool.http_messages import Request, Response, json_response
 from warmpool.http_parser import HEAD_BYTES_MAX, HeadTooLarge, NotHttp, RequestParser
 from warmpool.http_routes import Handler
+
+log = logging.getLogger(__name__)
 
 HEAD_S_MAX = 30.0
 UNREAD_BYTES_MAX = 1 << 16  # of a body: more of it waits in the socket until somebody takes that
@@ -165,13 +168,17 @@ class HttpProtocol(asyncio.Protocol):
     # Answers
 
     async def _answer(self, request: Request) -> None:
-        response = await self._host.answer(request)
-        while self._writable is not None:
-            await self._writable
-        if not request.gone:
-            self._respond(request, response)
-        if response.after is not None:
-            response.after()
+        try:
+            response = await self._host.answer(request)
+            while self._writable is not None:
+                await self._writable
+            if not request.gone:
+                self._respond(request, response)
+            if response.after is not None:
+                response.after()
+        except Exception:  # a mistake of ours: whoever waits is not to wait for ever
+            log.exception("a request cannot be answered", extra={"path": request.path})
+            self._transport.close()
 
     def _respond(self, request: Request, response: Response) -> None:
         closes = not request.keeps_alive or (self._ending and not self._waiting)

@@ -70,5 +70,3 @@ class HttpServer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         self._over.set()
-        if not task.cancelled() and (error := task.exception()):
-            log.error("a response cannot be sent", exc_info=error)

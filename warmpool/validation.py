@@ -7,6 +7,7 @@ name, dtype, rank, sizes and values are checked here, and a refusal names the fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -135,9 +136,14 @@ def _check_values(field: str, array: Array, low: Any, high: Any) -> None:
     Bounds are rounded to the dtype first, as a caller's values are: bfloat16 would be compared in double precision.
     """
     bounds = [(np.greater_equal, low), (np.less_equal, high)]
-    held = [compare(array, np.array(bound, array.dtype)) for compare, bound in bounds if bound is not None]
+    held = [compare(array, _rounded(bound, array.dtype)) for compare, bound in bounds if bound is not None]
     if any(np.count_nonzero(one) < array.size for one in held):
         index = tuple(int(axis) for axis in np.argwhere(~np.logical_and.reduce(held))[0])
         where = f"{field}[{', '.join(map(str, index))}]" if index else field
         allowed = f"{'any' if low is None else low} to {'any' if high is None else high}"
         raise BadInput.about(where, array[index].item(), allowed)
+
+
+@lru_cache(maxsize=1024)
+def _rounded(bound: float, dtype: np.dtype[Any]) -> Array:
+    return np.array(bound, dtype)

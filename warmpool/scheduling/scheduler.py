@@ -16,7 +16,6 @@ No clock, no I/O: whoever calls says what time it is, and when the lane will be 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from math import inf
 
 from warmpool.scheduling.cost_grid import Costs
@@ -90,12 +89,11 @@ class LaneScheduler[I: Item]:
             free_s: When the lane can run something, at the latest.
         """
         self._follow_costs()
-        with ExitStack() as undone:
-            for item in items:
-                undone.callback(self.remove, item)
-                if refusal := self._promise(item, now_s, max(now_s, free_s)):
-                    return refusal
-            undone.pop_all()
+        for number, item in enumerate(items):
+            if refusal := self._promise(item, now_s, max(now_s, free_s)):
+                for taken in items[:number]:
+                    self.remove(taken)
+                return refusal
         return None
 
     def force(self, item: I) -> bool:
