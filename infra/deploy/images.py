@@ -13,10 +13,10 @@ from infra.deploy.shell import Shell
 ENGINES = ("podman", "docker", "buildah")
 VARIANTS = ("cpu", "cuda")
 FUNCTION, INSTANCE, PUBLISHER = "function", "instance", "publisher"
-_FILES = {  # of each image, and whether it has variants
+_FILES = {  # of each image, a target in it, and whether it has variants
     FUNCTION: ("infra/images/function/Containerfile", False),
     INSTANCE: ("infra/images/instance/Containerfile", True),
-    PUBLISHER: ("infra/images/publisher/Containerfile", True),
+    PUBLISHER: ("infra/images/instance/Containerfile", True),
 }
 _LOCAL = "localhost/warmpool"
 _LOGIN_USER = "oauth2accesstoken"  # what Artifact Registry calls whoever brings an access token
@@ -54,7 +54,7 @@ class Images:
         """Build them, with what this checkout holds."""
         for name, (file, varies) in _FILES.items():
             self._shell.run(
-                self._engine, "build", f"--file={file}", f"--build-arg=REVISION={self._tag}",
+                self._engine, "build", f"--file={file}", f"--target={name}", f"--build-arg=REVISION={self._tag}",
                 *((f"--build-arg=VARIANT={self._variant}",) if varies else ()),
                 f"--tag={_LOCAL}/{name}:{self._tag}", ".",
             )  # fmt: skip

@@ -18,9 +18,9 @@ def digest_of(name: str) -> str:
     return f"{described} --format=value(image_summary.digest)"
 
 
-def _build(name: str, variant: str = "") -> str:
-    file = f"podman build --file=infra/images/{name}/Containerfile --build-arg=REVISION=0123456789ab"
-    return f"{file} {variant}--tag=localhost/warmpool/{name}:0123456789ab ."
+def _build(folder: str, name: str, variant: str = "") -> str:
+    file = f"podman build --file=infra/images/{folder}/Containerfile --target={name}"
+    return f"{file} --build-arg=REVISION=0123456789ab {variant}--tag=localhost/warmpool/{name}:0123456789ab ."
 
 
 def _push(name: str) -> list[str]:
@@ -46,9 +46,9 @@ SEQUENCES = {
     "infra-down": [f"{TERRAFORM} show -json", f"{TERRAFORM} plan -input=false -destroy {PLAN}", APPLY],
     "image": [
         *COMMIT,
-        _build("function"),
-        _build("instance", "--build-arg=VARIANT=cpu "),
-        _build("publisher", "--build-arg=VARIANT=cpu "),
+        _build("function", "function"),
+        _build("instance", "instance", "--build-arg=VARIANT=cpu "),
+        _build("instance", "publisher", "--build-arg=VARIANT=cpu "),
     ],
     "push": [*COMMIT, OUTPUTS, *PUSH],
     "precompile": [OUTPUTS, *COMMIT, digest_of("publisher"), *PRECOMPILE],
