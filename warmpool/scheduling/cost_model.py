@@ -8,7 +8,8 @@ and what ran before, of whatever bucket, counts as so much longer. So one paused
 right after five batches of its own, and a machine that becomes slower is noticed for all buckets at once.
 
 Nothing is predicted that is far from all that was seen: at most four times the longest of the lane's last 31 batches
-and of the bucket's own last five, unless what is assumed from publish is more; and not below the same downwards.
+and of the bucket's own last five, unless what is assumed from publish is more; and not below the same downwards. That
+goes for bounds, too: what stood still for long would count for as many times longer on a lane that became slower.
 
 All of this is done in logarithms, where twice as long and half as long are equally far off.
 """
@@ -270,14 +271,21 @@ class CostModel:
             width += max(SPREAD_MIN, min(self._width * (high - centre), BEYOND * (highest - centre)))
             one.refer(centre)
         level = self._sane(centre, assumed, one)
-        one.believe(level, level + width)
+        bound = min(level + width, self._longest(assumed + self._published.doubt(model), one))
+        one.believe(level, max(bound, level + SPREAD_MIN))
 
     def _sane(self, level: float, assumed: float, one: _Bucket) -> float:
         """The nearest level to this that is not far from all that was seen and assumed."""
         if not self._batches:
             return level
-        seen = (*self._seen.ends(), *one.last)
-        return min(max(level, min(min(seen) - FAR, assumed)), max(max(seen) + FAR, assumed))
+        shortest = min((self._seen.ends()[0], *one.last)) - FAR
+        return min(max(level, min(shortest, assumed)), self._longest(assumed, one))
+
+    def _longest(self, assumed: float, one: _Bucket) -> float:
+        """What is not far from all that was seen, or this."""
+        if not self._batches:
+            return assumed
+        return max(max((self._seen.ends()[1], *one.last)) + FAR, assumed)
 
     def _adapt_width(self, one: _Bucket, took: float) -> None:
         """Adaptive conformal inference (I. Gibbs, E. Candes, 2021): bounds widen until as few exceed them as may."""

@@ -57,6 +57,19 @@ class Machine:
 # What is predicted
 
 
+def test_no_bound_is_far_from_all_that_was_seen_though_a_lane_becomes_slower_after_some_stood_still():
+    """What stood still for ten seconds would count as if it had for minutes, and everybody be refused for that."""
+    machine, longest_us = Machine(), 10e6
+    machine.run(150)
+    for slow in (1.0, 50.0):
+        machine.slow = slow
+        for turn in range(200):
+            one = CANDIDATES[turn % len(CANDIDATES)]
+            stood_still = slow == 1.0 and turn % 7 == 3
+            machine.model.observe(METHOD, one, longest_us if stood_still else machine.true_us(one) * machine.noise())
+            assert max(machine.model.bound_us(METHOD, each) for each in CANDIDATES) <= 4.001 * longest_us
+
+
 def test_before_anything_ran_it_is_what_was_published_with_the_way_there_and_back_and_much_doubted():
     model = CostModel(overhead_us=100.0)
     for one in CANDIDATES:
