@@ -14,7 +14,6 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -77,8 +76,7 @@ def build(target: str, *, revision: str = "unknown") -> str:
     Raises:
         subprocess.CalledProcessError: It failed.
     """
-    labels = {"REVISION": revision, "VERSION": _version()}
-    arguments = [f"--build-arg={name}={value}" for name, value in {**labels, **_indexes()}.items()]
+    arguments = [f"--build-arg={name}={value}" for name, value in {"REVISION": revision, **_indexes()}.items()]
     run(
         "buildah", "build", "--isolation=chroot", "--network=host", "--pull=never", "--layers", *arguments,
         *_mounts(), f"--file=infra/images/{FILES[target]}/Containerfile", f"--target={target}",
@@ -104,10 +102,6 @@ def run_command(
         "--security-opt=no-new-privileges", *(f"--env={key}={value}" for key, value in variables.items()),
         *(f"--volume={source}:{target}:ro" for source, target in mounts.items()), *options, name, *arguments,
     ]  # fmt: skip
-
-
-def _version() -> str:
-    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
 def _indexes() -> dict[str, str]:
