@@ -34,7 +34,7 @@ def published(checkpoint: tuple[Path, train.Trained], tmp_path_factory: pytest.T
             command = [sys.executable, "-m", "warmpool.cli", "publish", f"examples/{name}/model.py"]
             command += ["--store", str(folder), "--allow-unsigned"]
             run = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
             )
             assert run.returncode == 0, run.stderr
 

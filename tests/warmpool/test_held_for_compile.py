@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from tests.instance_process import inferred, wait_until
-from tests.warmpool.compiling.test_compiling_instance import MADE_S_MAX, NAMES, OTHER_MACHINE, SIZES, Place, wait_whole
-from tests.warmpool.publishing.toy import Toy
+from tests.once import once
+from tests.warmpool.compiling.test_compiling_instance import (
+    MADE_S_MAX,
+    NAMES,
+    OTHER_MACHINE,
+    Place,
+    publish_toy,
+    wait_whole,
+)
 from warmpool import wire
 
 X = {"x": wire.Tensor("FP32", (1, 4), np.ones(4, np.float32).tobytes())}
@@ -18,9 +26,9 @@ PATIENT = {"x-warmpool-timeout-ms": "600000"}
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, tmp_path_factory):
     """The store of a model that was published on another kind of machine."""
-    Toy(tmp_path / "toy").publish("1", sizes=SIZES)
+    shutil.copytree(once(tmp_path_factory, "toy", publish_toy), tmp_path / "toy")
     with contextlib.ExitStack() as stack:
         yield Place(tmp_path, stack)
 

@@ -19,6 +19,7 @@ from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.wanted import wanted
 from tests.instance_process import InstanceProcess, alive, descendants, inferred, wait_until
+from tests.once import once
 from tests.warmpool.command import warmpool
 from tests.warmpool.dead_leases import shorten
 from tests.warmpool.publishing.toy import Heard, Toy
@@ -32,13 +33,16 @@ OTHER_MACHINE = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}
 MADE_S_MAX = 120.0
 
 
-@pytest.fixture(scope="module")
+def publish_toy(folder: Path) -> None:
+    """Publish toy 1 into a store in this folder; its author's file goes."""
+    Toy(folder).publish("1", sizes=SIZES)
+    shutil.rmtree(folder / "author")
+
+
+@pytest.fixture(scope="session")
 def published(tmp_path_factory):
-    """The folder of a store with toy 1, whose author's file is gone; no test changes it."""
-    toy = Toy(tmp_path_factory.mktemp("published"))
-    toy.publish("1", sizes=SIZES)
-    shutil.rmtree(toy.folder / "author")
-    return toy.folder
+    """The folder of that store; no test changes it."""
+    return once(tmp_path_factory, "toy", publish_toy)
 
 
 class Place:
