@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -26,6 +27,7 @@ _APART_BYTES = 1 << 40  # from one half to the other, with nothing in between: b
 _DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
+@lru_cache(maxsize=64)
 def dtype_of(name: str) -> np.dtype[Any]:
     """numpy's dtype of a manifest's dtype name; bfloat16 is not one of numpy's own."""
     return _DTYPES.get(name) or np.dtype(name)

@@ -100,11 +100,18 @@ class CostGrid:
         """What running a candidate hardly ever takes more than."""
         return self._bounds[id(candidate)]
 
+    def most_rows(self, shape: int) -> int:
+        """The most rows of a shape that run together, 0 if none do."""
+        return max(
+            (rows for rows, one in zip(self._rows, self._cells[shape], strict=True) if one is not None), default=0
+        )
+
     def best_rows(self, shape: int) -> int:
         """The number of rows of a shape beyond which a row gets no cheaper."""
-        if (found := self._best_rows.get(shape)) is None:
-            costs_us = self.costs_us(shape)  # constant up to each size, where a row is the cheapest then
-            found = self._best_rows[shape] = min(self._rows, key=lambda rows: (costs_us[rows] / rows, rows))
+        if (found := self._best_rows.get(shape)) is None:  # costs are constant up to each size: a row is cheapest there
+            costs = zip(self._rows, map(self._cost, self._cells[shape]), strict=True)
+            _, found = min((cost_us / rows, rows) for rows, cost_us in costs)
+            self._best_rows[shape] = found
         return found
 
     def _number(self, bucket: Sizes) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import inf
 
 from warmpool.scheduling.cost_grid import CostGrid, Costs
 from warmpool.scheduling.work import Method
@@ -58,10 +57,7 @@ class Grids:
         """The most rows of a need (its own rows aside) that run together; 0 where nothing warm covers it."""
         grid = self._of(method)
         shape = grid.shape(need)
-        if shape is None:
-            return 0
-        costs_us = grid.costs_us(shape)
-        return max((rows for rows in range(1, grid.rows_max + 1) if costs_us[rows] < inf), default=0)
+        return 0 if shape is None else grid.most_rows(shape)
 
     def covers(self, method: Method, need: Sizes, rows: int) -> bool:
         """Whether something warm runs it."""

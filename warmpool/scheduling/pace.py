@@ -45,6 +45,8 @@ class Pace:
     def vote(self, vote: Vote) -> Change | None:
         """Count a batch. After a change, that is what later votes are to be compared with: all votes are new."""
         self._votes.append(vote)
+        if sum([abs(one.change) > one.margin for one in self._votes]) < AGREE_MIN:  # as it is almost always
+            return None
         by = median(one.change for one in self._votes)
         agreed = [one for one in self._votes if by * one.change > by * by / 2 and abs(one.change) > one.margin]
         if len(agreed) < AGREE_MIN:

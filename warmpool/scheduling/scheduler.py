@@ -217,7 +217,9 @@ class LaneScheduler[I: Item]:
         assert shape is not None, item
         rank_s = item.arrived_s - item.priority * self.policy.aging_s
         full = not item.method.mergeable or item.rows >= grid.best_rows(shape)
-        return Entry(item, shape, rank_s, grid.costs_us(shape)[item.rows] * _US, promised=promised, full=full)
+        candidate = grid.cheapest(item.rows, shape)
+        assert candidate is not None, item
+        return Entry(item, shape, rank_s, grid.cost_us(candidate) * _US, promised=promised, full=full)
 
     def _enter(self, entry: Entry[I]) -> None:
         self._entries[entry.item] = entry
