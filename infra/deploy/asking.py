@@ -92,7 +92,7 @@ class Asker:
             return NO_ANSWER, f"no answer ({error})"
 
 
-_DENIED = "it needs run.invoker on the pool, and you iam.serviceAccountTokenCreator on it"
+_DENIED = "it needs run.invoker on the pool, as Terraform grants it"
 _WHERE = " (the pool takes requests from its own network alone: run this on a machine there)"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 
@@ -185,6 +186,33 @@ def test_a_checkout_with_changes_is_not_deployed_unless_it_is_given_a_name(cloud
     done = cloud.make("image", TAG="try-1", VARIANT="cuda")
     assert done.status == 0
     assert "--build-arg=VARIANT=cuda --tag=localhost/warmpool/instance:try-1 ." in cloud.calls()[-2]
+
+
+def test_what_deploying_leaves_in_the_checkout_is_no_change_to_commit():
+    """Or the next `make image` would be refused, and a key could be committed."""
+    example = "infra/terraform/examples/dev"
+    left = ["infra/settings.env", "keys/publisher.pem", ".stack/log", *(
+        f"{example}/{name}" for name in (".terraform/x", ".terraform.lock.hcl", "warmpool.tfplan", "terraform.tfstate")
+    )]  # fmt: skip
+    done = subprocess.run(["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == left
+
+
+@pytest.mark.parametrize("env", ["dev", "prod"])
+def test_terraform_takes_what_it_is_given_and_has_the_outputs_that_are_asked_for(cloud, env):
+    written = {
+        name: (ROOT / f"infra/terraform/examples/{env}/{name}.tf").read_text() for name in ("outputs", "variables")
+    }
+    assert set(cloud.world["outputs"]) <= set(re.findall(r'^output "(\w+)"', written["outputs"], re.MULTILINE))
+    needed = re.findall(r'^variable "(\w+)" \{\n(?:  (?!default)[^\n]*\n)*\}', written["variables"], re.MULTILINE)
+    assert set(needed) == {"project", "region"}
+
+
+@pytest.mark.parametrize("engine", ["docker", "buildah"])
+def test_another_engine_does_as_well(tmp_path, engine):
+    cloud = Cloud(tmp_path, "http://127.0.0.1:9", ("git", engine))
+    assert cloud.make("image").status == 0
+    assert cloud.calls() == [command.replace("podman ", f"{engine} ") for command in SEQUENCES["image"]]
 
 
 def test_an_image_that_was_not_pushed_is_told_with_what_to_do(cloud):
