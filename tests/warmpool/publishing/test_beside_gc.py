@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,9 +33,22 @@ def meddled(toy: Toy, bottom: LocalStore) -> SignedStore:
     return SignedStore(bottom, store.trust, store.signer)
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a toy that was published; no test changes it."""
+    folder = tmp_path_factory.mktemp("published")
+    Toy(folder).publish("1")
+    return folder
+
+
+@pytest.fixture
+def toy(published: Path, tmp_path: Path) -> Toy:
+    """A copy of it."""
+    return Toy(Path(shutil.copytree(published, tmp_path / "copy")))
+
+
 def given_up(toy: Toy) -> SignedStore:
-    """A version was published two days ago, and its manifest taken away: nobody needs what it consists of."""
-    toy.publish("1")
+    """It was published two days ago, and its manifest taken away: nobody needs what it consists of."""
     store = open_store(toy.settings)
     written_s = time.time() - 2 * DAY_S
     for entry in list(store.bottom.entries("")):
@@ -56,15 +70,14 @@ def assert_whole(toy: Toy) -> None:
     assert (verified.missing, verified.faults, verified.problems) == ({}, {}, {})
 
 
-def test_without_a_publish_what_was_given_up_goes(tmp_path: Path) -> None:
-    removed = sweep(given_up(Toy(tmp_path)))
+def test_without_a_publish_what_was_given_up_goes(toy: Toy) -> None:
+    removed = sweep(given_up(toy))
     assert {path.partition("/")[0] for path in removed} == {"executables", "models", "programs", "weights"}
 
 
-@pytest.mark.parametrize("moment", [0, 1, 4])
-def test_a_publish_that_uses_again_what_is_about_to_be_removed(tmp_path: Path, moment: int) -> None:
-    """After the sweep knows what it would remove: before it removes the first, the second, the last but one."""
-    toy = Toy(tmp_path)
+@pytest.mark.parametrize("moment", [0, 4])
+def test_a_publish_that_uses_again_what_is_about_to_be_removed(toy: Toy, moment: int) -> None:
+    """After the sweep knows what it would remove: before it removes the first, and the last but one."""
     given_up(toy)
     bottom = MeddledStore(toy.store)
     left = [moment]
@@ -83,10 +96,8 @@ def test_a_publish_that_uses_again_what_is_about_to_be_removed(tmp_path: Path, m
     assert open_store(toy.settings).names("models/toy") == ["1", "serving.json"]
 
 
-def test_a_version_that_becomes_visible_while_a_sweep_looks_around_keeps_what_it_needs(tmp_path: Path) -> None:
+def test_a_version_that_becomes_visible_while_a_sweep_looks_around_keeps_what_it_needs(toy: Toy) -> None:
     """Even where nobody let its objects be young: an operator who puts a manifest back."""
-    toy = Toy(tmp_path)
-    toy.publish("1")
     manifest = (toy.store / VERSION / "manifest.json").read_bytes()
     store = given_up(toy)
     found = survey(store)
@@ -96,8 +107,7 @@ def test_a_version_that_becomes_visible_while_a_sweep_looks_around_keeps_what_it
     assert_whole(toy)
 
 
-def test_what_cannot_be_read_at_the_second_look_stops_a_sweep_too(tmp_path: Path) -> None:
-    toy = Toy(tmp_path)
+def test_what_cannot_be_read_at_the_second_look_stops_a_sweep_too(toy: Toy) -> None:
     store = given_up(toy)
     found = survey(store)
     before = {entry.path for entry in store.bottom.entries("")}
