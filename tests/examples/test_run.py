@@ -16,7 +16,7 @@ from examples.run import Options, question_all, read_options
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-WAIT_S_MAX = 120
+WAIT_S_MAX = 300
 
 
 @pytest.fixture(scope="module")

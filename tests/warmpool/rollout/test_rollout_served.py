@@ -133,7 +133,7 @@ def test_a_bad_canary_goes_back_by_itself_for_what_it_does_and_stable_answers_al
     store: LocalStore, tmp_path: Path, bad: str
 ) -> None:
     with faulty(store, tmp_path) as instance, Callers(instance) as callers:
-        start(store, bad, "--share", "0.25", "--mirror", "0.5", "--bake-s", "3600")
+        start(store, bad, "--share", "0.5", "--mirror", "0.5", "--bake-s", "3600")
         wait_until(lambda: callers.wrong or not served(store).canary, WAIT_S_MAX)
         assert not callers.wrong
         assert FAULTS[bad] in served(store).reason
@@ -151,7 +151,7 @@ def test_a_bad_canary_goes_back_by_itself_for_what_it_does_and_stable_answers_al
 @pytest.mark.slow
 def test_a_good_canary_is_promoted_by_itself_and_no_caller_notices(store: LocalStore, tmp_path: Path) -> None:
     with faulty(store, tmp_path) as instance, Callers(instance) as callers:
-        start(store, "good", "--share", "0.25", "--mirror", "0.5", "--bake-s", "5", "--requests-min", "50")
+        start(store, "good", "--share", "0.5", "--mirror", "0.5", "--bake-s", "5", "--requests-min", "50")
         wait_until(lambda: callers.wrong or served(store).stable == "good", WAIT_S_MAX)
         assert served(store).previous == STABLE
         wait_until(lambda: callers.wrong or callers.of("good") >= 300)
