@@ -23,7 +23,7 @@ from warmpool import wire
 from warmpool.arena import dtype_of
 from warmpool.datatypes import DATATYPES, OF_DTYPE
 
-WAIT_S_MAX = 90.0
+WAIT_S_MAX = 150.0  # twice as long as an instance may leave what it misses alone
 REQUEST_S_MAX = 90.0
 
 

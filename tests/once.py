@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Pa
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = folder.with_name(f"{name}.done")
         if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of one who failed
             folder.mkdir()
             make(folder)
             done.touch()
