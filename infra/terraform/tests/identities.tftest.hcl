@@ -26,7 +26,7 @@ run "each_account_does_its_own_work_and_no_more" {
   }
 
   assert {
-    condition     = { for member, right in google_service_account_iam_member.deployer : member => right.role } == { "group:deployers@example.com" = "roles/iam.serviceAccountOpenIdTokenCreator" }
+    condition     = { for member, right in google_service_account_iam_member.deployer : member => right.role } == { "group:deployers@example.com" = "roles/iam.serviceAccountTokenCreator" }
     error_message = "who deploys may act as an account, beyond asking the pool as a function does"
   }
 

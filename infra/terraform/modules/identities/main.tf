@@ -54,12 +54,13 @@ resource "google_storage_bucket_iam_member" "writer" {
   }
 }
 
-# Who deploys asks the pool as a function does, so that nobody else has to be allowed to call it.
+# Who deploys asks the pool as a function does, so that nobody else has to be allowed to call it. The right to make identity
+# tokens alone does not do: gcloud makes an access token first where it acts as somebody else.
 resource "google_service_account_iam_member" "deployer" {
   for_each = var.deployers
 
   service_account_id = google_service_account.this["function"].name
-  role               = "roles/iam.serviceAccountOpenIdTokenCreator"
+  role               = "roles/iam.serviceAccountTokenCreator"
   member             = each.value
 }
 
