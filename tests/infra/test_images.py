@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ WAIT_S_MAX = 120.0
 KEYS, MODELS = "/keys", "/models"
 PROJECT = tomllib.loads((podman.ROOT / "pyproject.toml").read_text())["project"]
 STORE = "gs://bucket/store"
+OURS = f"--label=test={os.getpid()}"  # by which containers that a failure left are found
 PYTHON = "--entrypoint=/opt/warmpool/bin/python"
 LOOK = Path(__file__).with_name("look_into_image.py").read_text()
 MODEL = """
@@ -61,8 +62,8 @@ print(json.dumps(dict(made.ingredients)))
 
 
 @pytest.fixture(scope="module")
-def images() -> dict[str, str]:
-    """The name of every image, built now."""
+def images() -> Iterator[dict[str, str]]:
+    """The name of every image, built now; no container is left at the end."""
     if lacking := podman.missing():
         reason = f"images are built by root, with podman, buildah, runc and mmdebstrap; lacking: {', '.join(lacking)}"
         (pytest.fail if os.environ.get("WARMPOOL_CI") else pytest.skip)(reason)
@@ -73,7 +74,9 @@ def images() -> dict[str, str]:
     except subprocess.CalledProcessError as error:
         pytest.fail(f"{error}: {error.stderr[-4000:]}")
     sys.stdout.write(f"built in {time.monotonic() - started_s:.0f} s\n")
-    return built
+    yield built
+    if left := podman.run("podman", "ps", "--all", "--quiet", f"--filter={OURS.removeprefix('--')}").split():
+        podman.run("podman", "rm", "--force", *left)
 
 
 def ran(
@@ -84,7 +87,7 @@ def ran(
     **variables: str,
 ) -> str:
     """A container to its end; what it wrote."""
-    command = podman.run_command(name, *arguments, options=options, variables=variables, mounts=mounts or {})
+    command = podman.run_command(name, *arguments, options=(OURS, *options), variables=variables, mounts=mounts or {})
     done = subprocess.run(
         command,
         check=False,
@@ -138,7 +141,7 @@ class InstanceContainer(InstanceProcess):
             "WARMPOOL_HOST": "127.0.0.1",
             "WARMPOOL_TRUSTED_KEYS": f"{KEYS}/publisher.pem.pub",
         }
-        self.command = tuple(podman.run_command(name, variables=variables, mounts={bucket.keys: KEYS}))
+        self.command = tuple(podman.run_command(name, options=[OURS], variables=variables, mounts={bucket.keys: KEYS}))
         super().__init__(STORE, log, "--trusted-keys", f"{KEYS}/publisher.pem.pub", **podman.environment())
 
     def status(self) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def function(name: str, pool_port: int, log: Path):
     variables = {"PORT": str(port), "HOST": "127.0.0.1", "WARMPOOL_URLS": f"http://127.0.0.1:{pool_port}"}
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            podman.run_command(name, variables=variables, mounts={}), env=podman.environment(),
+            podman.run_command(name, options=[OURS], variables=variables, mounts={}), env=podman.environment(),
             stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
         )  # fmt: skip
     try:
