@@ -111,13 +111,11 @@ class Batcher:
             DeadlineExceeded: its time ran out.
             LaneFailed: it ran twice and failed twice.
         """
-        timer = asyncio.get_running_loop().call_at(parts[0].deadline_s, self._late, parts)
         try:
             self._admit(parts)
             self._pump()
-            return await answers(parts)
+            return await answers(parts, self._too_late)
         finally:
-            timer.cancel()
             for part in parts:
                 self._leave(part)
 
@@ -279,11 +277,10 @@ class Batcher:
 
     # Leaving
 
-    def _late(self, parts: Sequence[Part]) -> None:
-        """A request's time has run out: one of its parts says so."""
+    def _too_late(self, parts: Sequence[Part]) -> WarmpoolError:
+        """What a request is told whose time has run out."""
         held = self.cold.in_vain(parts) if self.open else NotWarm(IN_VAIN)
-        waiting = next((part for part in parts if not part.answer.done()), parts[0])
-        waiting.fail(held or DeadlineExceeded(TOO_LATE))
+        return held or DeadlineExceeded(TOO_LATE)
 
     def _leave(self, part: Part) -> None:
         """Nobody waits for the part any more: its rows leave at once, if they do not run already."""

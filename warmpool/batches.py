@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -214,13 +214,24 @@ class Batch:
         return bucket_name(self.executable.bucket)
 
 
-async def answers(parts: Sequence[Part]) -> list[PartResult]:
-    """The answers to all; what any of them fails with does not wait for the others."""
-    if len(parts) > 1:
-        done, _ = await asyncio.wait([part.answer for part in parts], return_when=asyncio.FIRST_EXCEPTION)
-        for answer in done:
-            answer.result()
-    return [await part.answer for part in parts]
+async def answers(parts: Sequence[Part], too_late: Callable[[Sequence[Part]], Exception]) -> list[PartResult]:
+    """The answers to all parts of a request; what any of them fails with does not wait for the others.
+
+    When its time has run out, one of them fails with what `too_late` gives.
+    """
+
+    def ring() -> None:
+        next((part for part in parts if not part.answer.done()), parts[0]).fail(too_late(parts))
+
+    timer = asyncio.get_running_loop().call_at(parts[0].deadline_s, ring)
+    try:
+        if len(parts) > 1:
+            done, _ = await asyncio.wait([part.answer for part in parts], return_when=asyncio.FIRST_EXCEPTION)
+            for answer in done:
+                answer.result()
+        return [await part.answer for part in parts]
+    finally:
+        timer.cancel()
 
 
 def joined(results: Sequence[PartResult]) -> list[Array]:
