@@ -14,7 +14,7 @@ CONTRACTS = {
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
 PACKAGES = ("cache_commands", "compiling", "fitting", "publishing", "rollout", "rollout_commands", "scheduling")
-INFRA = ("infra/deploy", "infra/stack")
+INFRA = ("infra/deploy", "infra/images", "infra/stack")
 FOLDERS = ("cache", "functions", "warmpool", *INFRA, *(f"warmpool/{package}" for package in PACKAGES))
 
 
