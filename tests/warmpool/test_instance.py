@@ -219,7 +219,7 @@ def test_a_deadline_that_passes_during_the_run_is_a_504_and_its_batch_still_answ
         lane = StoppedLane(unused)
         lane.stop()
         first = busy(lane, pool)
-        late = pool.submit(timed, unused, "count", 5000, steps=[2])
+        late = pool.submit(timed, unused, "count", 10_000, steps=[2])
         patient = pool.submit(unused.infer, "count", steps=[3])
         wait_until(lambda: unused.gauge("warmpool_rows_waiting") == 2)
         os.kill(lane.pid, signal.SIGKILL)

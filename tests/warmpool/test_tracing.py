@@ -216,7 +216,7 @@ def test_spans_are_exported_to_a_real_receiver(receiver):
     late = Trace(trace_id=new_trace_id(), spans=[span(3, 4, name="lane start", cold=True)])
     traces.record_cold_start(late)
     traces.receive(new_trace_id(), [span(name="exported by its own process")])
-    traces.end_export(receiver.url, "warmpool", EXPORT_S_MAX)
+    traces.end_export(receiver.url, "warmpool", 60.0)
 
     sent = [
         (trace_id, one) for body in receiver.bodies for trace_id, ones in received_spans(body).items() for one in ones
