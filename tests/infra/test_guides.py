@@ -30,6 +30,8 @@ STACK_PORTS = ("GRPC_PORT", "HTTP_PORT_2", "GRPC_PORT_2", "GCS_PORT", "OTLP_PORT
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
+    if "WARMPOOL_CI" not in os.environ and not shutil.which("curl"):
+        pytest.skip("there is no curl")
     folder = tmp_path_factory.mktemp("reader")
     ports = {8000: free_port(), 8080: free_port()}
     stack = {name: str(free_port()) for name in ("HTTP_PORT", *STACK_PORTS)}
