@@ -61,20 +61,38 @@ print(json.dumps(dict(made.ingredients)))
 """
 
 
+class Images(dict[str, str]):
+    """The name of every image, which is built when it is asked for first."""
+
+    def __missing__(self, target: str) -> str:
+        started_s = time.monotonic()
+        try:
+            podman.make_base()
+            self[target] = podman.build(target, revision=REVISION)
+        except subprocess.CalledProcessError as error:
+            pytest.fail(f"{error}: {error.stderr[-4000:]}")
+        sys.stdout.write(f"{target} built in {time.monotonic() - started_s:.0f} s\n")
+        return self[target]
+
+
+class Seen(dict[str, dict[str, Any]]):
+    """What is found in a container of each image."""
+
+    def __init__(self, images: Images) -> None:
+        self.images = images
+
+    def __missing__(self, target: str) -> dict[str, Any]:
+        self[target] = json.loads(ran(self.images[target], "-I", "-c", LOOK, options=(PYTHON,)))
+        return self[target]
+
+
 @pytest.fixture(scope="module")
-def images() -> Iterator[dict[str, str]]:
-    """The name of every image, built now; no container is left at the end."""
+def images() -> Iterator[Images]:
+    """The images; no container is left at the end."""
     if lacking := podman.missing():
         reason = f"images are built by root, with podman, buildah, runc and mmdebstrap; lacking: {', '.join(lacking)}"
         (pytest.fail if os.environ.get("WARMPOOL_CI") else pytest.skip)(reason)
-    started_s = time.monotonic()
-    try:
-        podman.make_base()
-        built = {target: podman.build(target, revision=REVISION) for target in podman.FILES}
-    except subprocess.CalledProcessError as error:
-        pytest.fail(f"{error}: {error.stderr[-4000:]}")
-    sys.stdout.write(f"built in {time.monotonic() - started_s:.0f} s\n")
-    yield built
+    yield Images()
     if left := podman.run("podman", "ps", "--all", "--quiet", f"--filter={OURS.removeprefix('--')}").split():
         podman.run("podman", "rm", "--force", *left)
 
@@ -102,9 +120,8 @@ def ran(
 
 
 @pytest.fixture(scope="module")
-def seen(images) -> dict[str, dict[str, Any]]:
-    """What is found in a container of each image."""
-    return {target: json.loads(ran(name, "-I", "-c", LOOK, options=(PYTHON,))) for target, name in images.items()}
+def seen(images) -> Seen:
+    return Seen(images)
 
 
 @dataclass(frozen=True)
@@ -235,8 +252,7 @@ def test_a_function_has_neither_jax_nor_numpy_and_an_instance_no_training(seen):
 def test_images_are_no_larger_than_promised(images, seen):
     """Sizes of all files, not compressed, as the engine tells them."""
     sizes = {
-        target: int(podman.run("podman", "image", "inspect", "--format={{.Size}}", name))
-        for target, name in images.items()
+        target: int(podman.run("podman", "image", "inspect", "--format={{.Size}}", images[target])) for target in LOCKS
     }
     packed, bytecode = seen["instance"]["dependencies_bytes"], seen["instance"]["bytecode_bytes"]
     sys.stdout.write(
