@@ -86,8 +86,8 @@ def show(console: Console, outcomes: dict[str, Outcome], seed: int) -> None:
         )
     console.print(table)
     for name, one in outcomes.items():
-        for trouble in one.troubles:
-            console.print(f"{name}: {trouble}", markup=False)
+        for text in (*(f"refused, such as: {said}" for said in one.refusals[:1]), *one.troubles):
+            console.print(f"{name}: {text}", markup=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -125,13 +125,13 @@ def test_what_is_not_seen_or_not_over_in_time_is_bad(changes):
 
 
 def test_the_table_has_a_row_for_each_fault_and_says_what_went_wrong(capsys):
-    bad = outcome(RIGHT, Answer(2, "total", 504, "too late"), recovered_s=[])
+    bad = outcome(RIGHT, Answer(2, "total", 504, "too late"), Answer(3, "total", 429, "busy"), recovered_s=[])
     show(Console(width=140), {"lane killed": outcome(RIGHT), "disk full": bad}, seed=3)
-    title, _, good, found, said = capsys.readouterr().out.splitlines()
+    title, _, good, found, *said = capsys.readouterr().out.splitlines()
     assert "seed 3" in title
     assert good.split() == ["lane", "killed", "1", "1", "1.0", "s", "10", "s", "1", "0", "0", "0", "0", "good"]
-    assert found.split() == ["disk", "full", "1", "1", "never", "10", "s", "1", "0", "1", "0", "0", "bad"]
-    assert said == "disk full: total: 504 too late"
+    assert found.split() == ["disk", "full", "1", "1", "never", "10", "s", "1", "1", "1", "0", "0", "bad"]
+    assert said == ["disk full: refused, such as: 429 busy", "disk full: total: 504 too late"]
 
 
 @pytest.mark.parametrize(("read", "text"), [(kinds, "lane killed,nothing"), (seconds, "-1"), (seconds, "86401")])
