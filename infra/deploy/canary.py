@@ -59,7 +59,7 @@ def read_metrics(text: str) -> Counted:
             elif name == "warmpool_request_seconds_bucket":
                 of_method = seconds.setdefault((labels["model"], labels["method"]), {})
                 of_method[float(labels["le"])] = int(float(sample["value"]))
-        except (KeyError, ValueError) as error:
+        except (KeyError, OverflowError, ValueError) as error:
             raise NoMetrics(f"{line[:200]!r} cannot be read: {error}") from None
     if not ours:
         raise NoMetrics("there is no warmpool_ready in it")

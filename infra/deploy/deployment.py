@@ -82,6 +82,8 @@ class Deployment:
             self._pool.send({canary: 100}, tags={PREVIOUS: stable}, without=(CANARY, STABLE))
         except (DeployError, KeyboardInterrupt) as error:
             self._go_back(stable, str(error) or "interrupted")
+        except Exception as error:  # noqa: BLE001  a mistake of ours must not leave a canary with requests either
+            self._go_back(stable, f"{type(error).__name__}: {error}")
         self._shell.say(f"{canary} has all requests; make rollback goes back to {stable}")
 
     def _only(self, service: Document, stable: str) -> bool:

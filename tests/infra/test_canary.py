@@ -85,7 +85,13 @@ def test_what_the_caller_did_wrong_is_no_failure_and_what_was_refused_for_time_i
 
 @pytest.mark.parametrize(
     "text",
-    ["", "hello", 'warmpool_requests_total{status="200"} 1.0', "warmpool_ready 1.0\nwarmpool_requests_total{} x"],
+    [
+        "",
+        "hello",
+        'warmpool_ready 1.0\nwarmpool_requests_total{status="200"} 1e999',
+        'warmpool_requests_total{status="200"} 1.0',
+        "warmpool_ready 1.0\nwarmpool_requests_total{} x",
+    ],
 )
 def test_what_is_not_an_instances_metrics_is_refused(text):
     with pytest.raises(NoMetrics):

@@ -184,6 +184,15 @@ def test_a_canary_that_is_worse_or_not_seen_loses_its_requests(cloud, revisions,
     assert cloud.world["shares"] == {"pool-00001": 100}
 
 
+def test_a_mistake_that_nobody_thought_of_gives_the_requests_back_too(cloud):
+    cloud.change(url="http://[")  # nothing that could be parsed
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 2
+    assert "ValueError: " in told_why(done)
+    assert cloud.calls()[-1] == BACK
+    assert cloud.world["shares"] == {"pool-00001": 100}
+
+
 def test_a_first_revision_is_compared_with_nothing(cloud, revisions):
     cloud.change(images={"pool-00001": "us-docker.pkg.dev/cloudrun/container/hello"})
     done = cloud.make("deploy", **QUICK)
