@@ -17,17 +17,15 @@ EXAMPLES = ("digits", "embed", "options")
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, train.Trained]:
-    folder = tmp_path_factory.mktemp("digits") / "checkpoint"
-    trained = train.ensure(folder)
-    assert trained is not None
-    return folder, trained
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the trained network, which no test changes."""
+    return once(tmp_path_factory, "digits", lambda folder: train.ensure(folder / "checkpoint")) / "checkpoint"
 
 
 @pytest.fixture(scope="session")
-def published(checkpoint: tuple[Path, train.Trained], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a store with the examples, which no test changes."""
-    environment = {**os.environ, "WARMPOOL_DIGITS_CHECKPOINT": str(checkpoint[0])}
+    environment = {**os.environ, "WARMPOOL_DIGITS_CHECKPOINT": str(checkpoint)}
 
     def make(folder: Path) -> None:
         for name in EXAMPLES:

@@ -27,9 +27,9 @@ PHASES = 12
 
 
 @pytest.fixture(scope="module")
-def exacts(checkpoint: tuple[Path, Any]) -> list[Exact]:
+def exacts(checkpoint: Path) -> list[Exact]:
     with ocp.StandardCheckpointer() as checkpointer:
-        trained = checkpointer.restore(checkpoint[0])
+        trained = checkpointer.restore(checkpoint)
     return [
         Exact(digits, "predict", trained, 256, draw_images),
         Exact(options, "price", None, 256, draw_contracts),

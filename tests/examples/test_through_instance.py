@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -54,10 +53,10 @@ Sizes = dict[str, int]
 
 
 @pytest.fixture(scope="session")
-def exacts(checkpoint: tuple[Path, Any]) -> list[Exact]:
+def exacts(checkpoint: Path) -> list[Exact]:
     """Every method of every example."""
     with ocp.StandardCheckpointer() as checkpointer:
-        trained = checkpointer.restore(checkpoint[0])
+        trained = checkpointer.restore(checkpoint)
     draws = {"price": draw_contracts, "greeks": draw_contracts, "monte_carlo": draw_seeded}
     assert options.methods.keys() == draws.keys()
     return [
