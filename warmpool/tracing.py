@@ -27,7 +27,7 @@ EXPORT_S_MAX = 2.0  # retries included; an instance that goes down waits for the
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):  # thousands are kept, and none is in a circle
     """One span; times in nanoseconds since the epoch, `parent_id` "" for a root."""
 
     name: str
@@ -38,7 +38,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Any] = {}
 
 
-class Trace(msgspec.Struct, kw_only=True):
+class Trace(msgspec.Struct, kw_only=True, gc=False):
     """The spans of one trace, in the order they were recorded."""
 
     trace_id: str
