@@ -172,10 +172,14 @@ class Tripled(AllTheTime):
 
     def wait_stuck(self) -> None:
         """Until a caller waits while the others have answer after answer, or one was wrong."""
-        before = list(self.answered)
+        last = list(self.answered)
+        since = [sum(last)] * len(last)  # how many answers there were when each had its last
 
         def stuck() -> bool:
-            more = [now - then for now, then in zip(self.answered, before, strict=True)]
-            return bool(self.wrong) or (min(more) == 0 and sum(more) >= 20)
+            now = list(self.answered)
+            for number, (had, has) in enumerate(zip(last, now, strict=True)):
+                if has > had:
+                    last[number], since[number] = has, sum(now)
+            return bool(self.wrong) or sum(now) - min(since) >= 20
 
         wait_until(stuck, wait_s_max=120)
