@@ -295,7 +295,7 @@ def test_what_the_publisher_compiled_is_what_an_instance_loads_and_the_function_
         lanes = instance.status()["lanes"]
         assert all(lane["warm"] == lane["planned"] > 0 for lane in lanes), lanes
         assert all(lane["cold"] == lane["missing"] == {} for lane in lanes), lanes
-        second = price_of(url)
+        second = wait_until(lambda: price_of(url), WAIT_S_MAX)
         assert second["results"][0]["price"] == right
         assert second["served"]["step"] == "exact", second
         planned = max(lane["planned"] for lane in lanes)
