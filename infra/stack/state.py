@@ -23,12 +23,14 @@ class State:
         since_s: When it was brought up, since the epoch.
         options: As it was asked for.
         services: Its processes.
+        whole: Whether it came up to the end; where it did not, `up` was killed.
     """
 
     mark: str
     since_s: float
     options: Options
     services: tuple[Service, ...]
+    whole: bool = False
 
     @classmethod
     def new(cls, options: Options, services: tuple[Service, ...]) -> State:
