@@ -31,11 +31,11 @@ class Unreachable(Exception):
 
 
 class Dropped(Exception):
-    """The connection ended before a byte of the answer came."""
+    """The connection ended before the whole answer came, with or without a part of it."""
 
 
-class BrokenOff(Exception):
-    """The connection ended in the middle of the answer, or the answer is not HTTP."""
+class Malformed(Exception):
+    """The answer is not HTTP, or more than one."""
 
 
 class Oversized(Exception):
@@ -96,7 +96,7 @@ class _Connection:
         """Read the answer.
 
         Raises:
-            Dropped, BrokenOff, Oversized: There is none, or only a part, or too much of it.
+            Dropped, Malformed, Oversized: There is none, or only a part, or no sense in it, or too much of it.
         """
         collector = _Collector()
         parser = httptools.HttpResponseParser(collector)
@@ -107,17 +107,17 @@ class _Connection:
             except OSError:
                 data = b""
             if not data:
-                raise BrokenOff if size else Dropped
+                raise Dropped
             size += len(data)
             try:
                 parser.feed_data(data)
             except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-                raise BrokenOff from error
+                raise Malformed from error
             if collector.body_bytes > body_bytes_max or size > body_bytes_max + HEAD_BYTES_MAX:
                 raise Oversized(f"got over {body_bytes_max} bytes; allowed: {body_bytes_max}")
         # Nobody asked for a second answer, so the first may not be the one that was asked for.
         if collector.surplus:
-            raise BrokenOff
+            raise Malformed
         unsent = self._writer.transport.get_write_buffer_size()
         lasting = parser.get_http_version() == "1.1" and collector.headers.get(b"connection", b"").lower() != b"close"
         self.reusable = lasting and not unsent
@@ -156,7 +156,7 @@ class Connections:
         """Send a POST request and read its answer. A cancelled call closes its connection.
 
         Raises:
-            Unreachable, Dropped, BrokenOff, Oversized: There is no complete answer.
+            Unreachable, Dropped, Malformed, Oversized: There is no complete answer.
         """
         return await self._send(self._head("POST", path, headers, len(body)), body, connect_s_max)
 

@@ -113,7 +113,7 @@ def failure_of(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Fail
 
 
 def unreachable(what: str) -> Failure:
-    """Return the failure of an attempt that got no answer. Inference changes nothing, so it may be repeated."""
+    """Return the failure of an attempt that got no whole answer. Inference changes nothing, so it may be repeated."""
     return Failure(PoolUnavailable(f"an instance of the pool {what}"), RECONNECT_PAUSE_S)
 
 

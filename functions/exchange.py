@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from functions.connections import BrokenOff, Connections, Dropped, Headers, Oversized, Unreachable
+from functions.connections import Connections, Dropped, Headers, Malformed, Oversized, Unreachable
 from functions.endpoints import Failure, failure_of, unreachable
 from warmpool import wire
 from warmpool.errors import BadInput, PoolUnavailable
@@ -77,9 +77,9 @@ async def exchange(connections: Connections, post: Post) -> Result | Failure:
     except Unreachable:
         return unreachable("cannot be reached")
     except Dropped:
-        return unreachable("closed the connection without an answer")
-    except BrokenOff:
-        return Failure(PoolUnavailable("an instance of the pool broke off in the middle of its answer"), None)
+        return unreachable("closed the connection before the end of an answer")
+    except Malformed:
+        return Failure(PoolUnavailable("an instance of the pool did not answer in HTTP"), None)
     except Oversized as error:
         return Failure(PoolUnavailable(f"the pool's answer: {error}"), None)
     if answer.status != 200:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from functions.connections import Answer, BrokenOff, Connections, Dropped, Oversized, Unreachable
+from functions.connections import Answer, Connections, Dropped, Malformed, Oversized, Unreachable
 from warmpool.errors import PoolUnavailable
 
 TOKEN_BYTES_MAX = 1 << 14
@@ -70,7 +70,7 @@ class Identity:
         try:
             answer = await self._server.get(self._path, _ASKED)
             token, until_s = _token_of(answer)
-        except (Unreachable, Dropped, BrokenOff, Oversized, TimeoutError, ValueError) as error:
+        except (Unreachable, Dropped, Malformed, Oversized, TimeoutError, ValueError) as error:
             if self._clock() < self._until_s:
                 return
             said = str(error) or type(error).__name__

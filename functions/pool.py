@@ -2,8 +2,9 @@
 
 1. `infer` encodes the tensors in the binary form, once, and chooses an endpoint.
 2. One attempt runs over a kept-alive connection, under the caller's deadline, whose rest goes along.
-3. Where it failed before any work was done or seen (no connection, dropped without an answer, 502, 503), a second
-   attempt goes to another endpoint, or to the same one after a pause that the deadline has room for.
+3. Where no whole answer came (no connection, one that ended before the answer did) or no work was done (502, 503), a
+   second attempt goes to another endpoint, or to the same one after a pause that the deadline has room for. Inference
+   changes nothing, so it may run twice.
 4. The answer is decoded, or its status becomes an error of `warmpool.errors`.
 
 There are no threads and no tasks here: all of it runs inside the caller's await, and ends with it.

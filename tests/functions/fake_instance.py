@@ -7,6 +7,8 @@ them.
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -23,8 +25,22 @@ class Say:
     headers: tuple[str, ...] = ()
 
 
-DROP = "drop"  # read the request, then close without an answer
-CUT = "cut"  # close in the middle of the answer
+@dataclass(frozen=True)
+class Cut:
+    """Send so much of an answer, and end the connection: as a process that is killed does."""
+
+    sent: bytes
+    reset: bool = False  # as where something was not read yet
+
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n"
+_CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+DROP = Cut(b"")  # read the request, then close without an answer
+CUTS = tuple(
+    Cut(sent, reset)
+    for sent in (_HEAD[:20], _HEAD, _HEAD + bytes(999_999), _CHUNKED + b"2\r\nab\r\n")
+    for reset in (False, True)
+)
 HANG = "hang"  # never answer
 REFUSE_UNREAD = "refuse"  # answer 413 and close, without reading the body
 
@@ -46,7 +62,7 @@ class Received:
 class FakeInstance:
     """Use as a context manager. `script` holds what to do with the next requests; bytes are sent as they are."""
 
-    script: deque[Say | str | bytes] = field(default_factory=deque)
+    script: deque[Say | Cut | str | bytes] = field(default_factory=deque)
     received: list[Received] = field(default_factory=list)
     port: int = 0
     connections: int = 0
@@ -117,11 +133,14 @@ class FakeInstance:
         told = self.script.popleft() if self.script else None
         if told == HANG:
             await self._stop.wait()
-        if told in {DROP, HANG}:
             return False
-        if told == CUT:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{")
+        if isinstance(told, Cut):
+            writer.write(told.sent)
             await writer.drain()
+            if told.reset:
+                linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                writer.transport.abort()
             return False
         if isinstance(told, bytes):
             writer.write(told)

@@ -4,8 +4,8 @@ import time
 import pytest
 
 from functions import connections
-from functions.connections import BrokenOff, Connections, Dropped, Oversized, Unreachable
-from tests.functions.fake_instance import CUT, DROP, REFUSE_UNREAD, Say
+from functions.connections import Connections, Dropped, Malformed, Oversized, Unreachable
+from tests.functions.fake_instance import CUTS, DROP, REFUSE_UNREAD, Cut, Say
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -92,19 +92,19 @@ def test_a_refusal_is_heard_before_the_whole_body_is_sent(instance):
     ("told", "error"),
     [
         (DROP, Dropped),
-        (CUT, BrokenOff),
-        (b"SSH-2.0-OpenSSH\r\n", BrokenOff),
-        (OK + OK, BrokenOff),
-        (OK + b"junk", BrokenOff),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok", BrokenOff),
-        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", BrokenOff),
+        *((cut, Dropped) for cut in CUTS),
+        (b"SSH-2.0-OpenSSH\r\n", Malformed),
+        (OK + OK, Malformed),
+        (OK + b"junk", Malformed),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok", Malformed),
+        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", Malformed),
         (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000, Oversized),
         (Say(200, b"x" * 1001), Oversized),
     ],
 )
 def test_an_answer_that_is_none_is_an_error_and_closes_the_connection(instance, told, error):
     async def run():
-        to = Connections(instance.url, 1000)
+        to = Connections(instance.url, 1_000_000 if isinstance(told, Cut) else 1000)
         instance.script.extend([told, OK])
         with pytest.raises(error):
             await to.post("/said", [], b"")

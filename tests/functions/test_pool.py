@@ -5,7 +5,7 @@ import pytest
 
 from functions.pool import Pool
 from functions.settings import Settings
-from tests.functions.fake_instance import CUT, DROP, HANG, Say
+from tests.functions.fake_instance import CUTS, DROP, HANG, Cut, Say
 from warmpool import wire
 from warmpool.errors import (
     BadInput,
@@ -102,8 +102,8 @@ def test_requests_in_a_row_go_to_the_endpoints_in_turn(instance, other):
     assert (len(instance.received), len(other.received)) == (3, 3)
 
 
-@pytest.mark.parametrize("told", [Say(503), Say(502), DROP])
-def test_a_refused_or_dropped_request_goes_to_another_endpoint(instance, other, told):
+@pytest.mark.parametrize("told", [Say(503), Say(502), DROP, Cut(b"", reset=True), *CUTS])
+def test_a_request_that_is_refused_or_gets_no_whole_answer_goes_to_another_endpoint(instance, other, told):
     instance.script.append(told)
     result = infer(instance.url, other.url)
     assert result["output"].tolist() == [[2, 4], [6, 8]]
@@ -121,7 +121,7 @@ def test_an_endpoint_that_failed_rests_while_there_is_another(instance, other):
     assert (len(instance.received), len(other.received)) == (1, 4)
 
 
-@pytest.mark.parametrize("told", [DROP, Say(503, headers=("retry-after: 0",))])
+@pytest.mark.parametrize("told", [DROP, CUTS[-1], Say(503, headers=("retry-after: 0",))])
 def test_the_only_endpoint_is_tried_again(instance, told):
     instance.script.append(told)
     assert infer(instance.url)["output"].tolist() == [[2, 4], [6, 8]]
@@ -193,9 +193,26 @@ def test_an_answer_outside_the_protocol_is_not_the_callers_mistake(instance, bod
         infer(instance.url)
 
 
-def test_an_answer_that_breaks_off_is_not_retried(instance, other):
-    instance.script.append(CUT)
-    with pytest.raises(PoolUnavailable, match="in the middle"):
+def test_answers_that_break_off_twice_are_an_error_and_nobody_is_counted_as_waiting(instance, other):
+    async def run():
+        pool = Pool(Settings(urls=(instance.url, other.url)))
+        for cut in CUTS:
+            instance.script.append(cut)
+            other.script.append(cut)
+            with pytest.raises(PoolUnavailable, match="before the end of an answer"):
+                await pool.infer("twice", X)
+        in_flight = [endpoint.in_flight for endpoint in next(iter(pool._loops.values())).connections]
+        result = await pool.infer("twice", X)
+        await pool.aclose()
+        return in_flight, result["output"].tolist()
+
+    assert asyncio.run(run()) == ([0, 0], [[2, 4], [6, 8]])
+    assert len(instance.received) + len(other.received) == 2 * len(CUTS) + 1
+
+
+def test_an_answer_that_is_not_http_is_not_asked_for_again(instance, other):
+    instance.script.append(b"SSH-2.0-OpenSSH\r\n")
+    with pytest.raises(PoolUnavailable, match="did not answer in HTTP"):
         infer(instance.url, other.url)
     assert len(other.received) == 0
 
@@ -220,8 +237,9 @@ def test_a_hanging_instance_is_left_at_the_deadline(instance):
     assert len(instance.received) == 1
 
 
-def test_the_deadline_covers_both_attempts(instance, other):
-    instance.script.append(DROP)
+@pytest.mark.parametrize("cut", [DROP, CUTS[-1]])
+def test_the_deadline_covers_both_attempts(instance, other, cut):
+    instance.script.append(cut)
     other.script.append(HANG)
     before = time.monotonic()
     with pytest.raises(DeadlineExceeded):

@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from functions import tracing
 from functions.settings import Settings
 from functions.tracing import Call, ComplaintFilter, RequestTrace
-from tests.functions.fake_instance import Say
+from tests.functions.fake_instance import CUTS, Say
 from tests.functions.test_inference import TRACE_ID, TRACEPARENT, call, double, raising
 from warmpool import wire
 from warmpool.errors import BadInput
@@ -86,10 +86,12 @@ def test_calls_at_once_share_one_phase_around_them(instance, settings_for, spans
     assert last_call_ns == next(span.start_time for span in spans() if span.name == "function.post")
 
 
-def test_a_call_says_how_it_was_served(instance, settings_for, spans):
-    instance.script.append(Say(503, headers=("retry-after: 0",)))
+@pytest.mark.parametrize("told", [Say(503, headers=("retry-after: 0",)), CUTS[-1]])
+def test_a_call_says_how_it_was_served_once_however_often_it_was_tried(instance, settings_for, spans, told):
+    instance.script.append(told)
     call(double, settings_for(instance.url))
-    attributes = dict(next(span for span in spans() if span.name == "pool.infer").attributes)
+    (infer,) = (span for span in spans() if span.name == "pool.infer")
+    attributes = dict(infer.attributes)
     assert attributes == {
         "warmpool.model": "twice",
         "warmpool.method": "",
