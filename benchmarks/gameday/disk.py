@@ -1,8 +1,9 @@
 """A disk that can be filled, under what an instance keeps: a small file system of its own, or a limit for its files.
 
-Whoever may mount gets the former, as root of a machine does. In a container without that right the processes get a
-limit for the size of their files instead (RLIMIT_FSIZE, 0 bytes): what they write then fails, too, though they are
-told EFBIG and not ENOSPC.
+Whoever may mount gets the former, as root of a machine does: in a mount namespace that this process and its children
+have for themselves, so that the file system is gone with the last of them, however they end. In a container without
+that right the processes get a limit for the size of their files instead (RLIMIT_FSIZE, 0 bytes): what they write then
+fails, too, though they are told EFBIG and not ENOSPC.
 """
 
 from __future__ import annotations
@@ -82,7 +83,13 @@ class LimitedFiles:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, pids: Callable[[], Iterable[int]], size_bytes: int = SIZE_BYTES) -> Iterator[Disk]:
-    """A disk at a folder, which is made; `pids`: of the processes that will write there."""
+    """A disk at a folder, which is made.
+
+    Args:
+        folder: Where it is, for this thread, and for threads and processes that it starts from now on.
+        pids: Of the processes that will write there.
+        size_bytes: How much it holds.
+    """
     folder.mkdir(parents=True)
     if not _mounted(folder, size_bytes):
         limited = LimitedFiles(pids)
@@ -98,10 +105,14 @@ def small_disk(folder: Path, pids: Callable[[], Iterable[int]], size_bytes: int 
 
 
 def _mounted(folder: Path, size_bytes: int) -> bool:
-    if os.geteuid() != 0:
-        return False
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=700", "gameday", str(folder)]
+    tmpfs = ("-t", "tmpfs", "-o", f"size={size_bytes},mode=700", "gameday", str(folder))
     try:
-        return subprocess.run(command, check=False, timeout=MOUNT_S_MAX, stderr=subprocess.DEVNULL).returncode == 0
-    except FileNotFoundError:
+        os.unshare(os.CLONE_NEWNS)
+        return _mount("--make-rprivate", "/") and _mount(*tmpfs)
+    except OSError:  # without the right, or without the command
         return False
+
+
+def _mount(*arguments: str) -> bool:
+    done = subprocess.run(["mount", *arguments], check=False, timeout=MOUNT_S_MAX, stderr=subprocess.DEVNULL)  # noqa: S607
+    return done.returncode == 0
