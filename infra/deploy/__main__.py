@@ -18,11 +18,10 @@ from infra.deploy.infrastructure import Infrastructure
 from infra.deploy.publish_job import PublishJob
 from infra.deploy.revisions import Pool
 from infra.deploy.settings import Settings, read_settings
-from infra.deploy.shell import Shell
+from infra.deploy.shell import ENDING, Shell, tell
 from infra.deploy.status import show_status
 
 SETTINGS = Path("infra/settings.env")
-_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command:
@@ -158,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupted(*_: object) -> NoReturn:
-    for number in _ENDING:  # make passes on what it gets, and a person may press ^C twice: going back takes a while
+    for number in ENDING:  # make passes on what it gets, and a person may press ^C twice: going back takes a while
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -166,15 +165,16 @@ def _interrupted(*_: object) -> NoReturn:
 def main(words: list[str] | None = None) -> int:
     """Run a command; 0 if it did what it should, 1 if that failed, 2 if something was missing beforehand."""
     arguments = parser().parse_args(words)
-    for number in _ENDING:
-        signal.signal(number, _interrupted)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a terminal may go
+            signal.signal(number, _interrupted)
     try:
         _COMMANDS[arguments.command](Command(arguments))
     except DeployError as error:
-        print(f"{arguments.command}: {error}", file=sys.stderr)
+        tell(f"{arguments.command}: {error}")
         return error.status
     except KeyboardInterrupt:
-        print(f"{arguments.command}: interrupted", file=sys.stderr)
+        tell(f"{arguments.command}: interrupted")
         return 130
     return 0
 

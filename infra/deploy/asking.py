@@ -93,7 +93,7 @@ class Asker:
 
 
 _DENIED = "it needs run.invoker on the pool, as Terraform grants it"
-_WHERE = " (the pool takes requests from its own network alone: run this on a machine there)"
+_WHERE = " (the pool takes requests from its project's VPC networks alone: run this on a machine there)"
 
 
 def _curl(url: str, path: str) -> str:

@@ -38,10 +38,10 @@ class Limits:
     def __post_init__(self) -> None:
         """Raise UsageError for a value that is not allowed."""
         if not 1 <= self.share <= 49:
-            raise UsageError(f"SHARE is {self.share}, allowed: 1 to 49 percent")
-        for name in ("canary_s", "requests_min", "ready_s_max"):
+            raise UsageError(f"--share is {self.share}, allowed: 1 to 49 percent")
+        for name in ("canary_s", "requests_min", "ready_s_max", "every_s"):
             if not 0 <= getattr(self, name) <= 86_400:
-                raise UsageError(f"{name.upper()} is {getattr(self, name)}, allowed: 0 to 86400")
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}, allowed: 0 to 86400")
 
 
 class Deployment:
@@ -138,7 +138,7 @@ class Deployment:
         if canary.answered < self._limits.requests_min:
             raise DeployError(
                 f"too little was seen to judge the new revision: an instance answered {canary.answered} requests in "
-                f"{self._limits.canary_s:g} s, REQUESTS_MIN is {self._limits.requests_min}"
+                f"{self._limits.canary_s:g} s, --requests-min is {self._limits.requests_min}"
             )
         self._shell.say(
             f"no worse: {canary.failed} of {canary.answered} requests failed, "

@@ -8,9 +8,14 @@ from pathlib import Path
 
 from infra.deploy.errors import UsageError
 
-_ALLOWED = {
+# As infra/terraform has it, so that a typo is told before anything runs.
+_REGION = (
+    r"(africa|asia|australia|europe|me|northamerica|southamerica|us)-"
+    r"(north|south|east|west|central|northeast|northwest|southeast|southwest)[1-9][0-9]?"
+)
+ALLOWED = {
     "PROJECT": (r"[a-z][a-z0-9-]{4,28}[a-z0-9]", "the id of a Google Cloud project, such as my-project-123"),
-    "REGION": (r"[a-z]+-[a-z]+[0-9]{1,2}", "a region of Google Cloud, such as europe-west4"),
+    "REGION": (_REGION, "a region of Google Cloud, such as europe-west4"),
     "ENV": (r"dev|prod", "dev or prod"),
 }
 
@@ -34,12 +39,14 @@ def read_settings(path: Path) -> Settings:
         UsageError: The file or a setting is missing, unknown, given twice or not what it has to be.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8") from None
     except OSError:
         example = path.with_name("settings.env.example")
-        raise UsageError(f"{path} is not there: cp {example} {path}, then fill in {', '.join(_ALLOWED)}") from None
+        raise UsageError(f"{path} is not there: cp {example} {path}, then fill in {', '.join(ALLOWED)}") from None
     found = _read(path, lines)
-    for name, (form, allowed) in _ALLOWED.items():
+    for name, (form, allowed) in ALLOWED.items():
         if not found.get(name):
             raise UsageError(f"{name} is not set in {path}: {allowed}")
         if not re.fullmatch(form, found[name]):
@@ -52,8 +59,8 @@ def _read(path: Path, lines: list[str]) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         text = re.sub(r"(^|\s)#.*", "", line).strip()
         name, equals, value = (part.strip() for part in text.partition("="))
-        if text and (not equals or name not in _ALLOWED):
-            allowed = ", ".join(f"{one}=..." for one in _ALLOWED)
+        if text and (not equals or name not in ALLOWED):
+            allowed = ", ".join(f"{one}=..." for one in ALLOWED)
             raise UsageError(f"{path} line {number} is {text!r}, allowed: {allowed}")
         if name in found:
             raise UsageError(f"{path} line {number} sets {name} again, allowed: once")

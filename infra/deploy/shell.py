@@ -7,6 +7,7 @@ shell variable instead, which the script sets. So the script does what the real 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -25,6 +26,8 @@ _GET = {
     "podman": "https://podman.io/docs/installation",
     "git": "https://git-scm.com/downloads",
 }
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What a person or a terminal that goes away ends a command by."""
 _HOLE = re.compile(r"\0(\w+)\0")
 
 
@@ -44,10 +47,19 @@ def _quoted(word: str) -> str:
     return f'"{_HOLE.sub(r"${\1}", re.sub(r"([\\\"$`])", r"\\\1", word))}"'
 
 
+def tell(text: str) -> None:
+    """Write a line to standard error, or to nowhere once nobody reads it: what was begun is ended all the same."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123  os.devnull is no path of ours
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())  # that of the commands as well
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Neither this process nor the commands that it runs meanwhile end of SIGINT or SIGTERM."""
-    kept = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Neither this process nor the commands that it runs meanwhile end of what ENDING lists."""
+    kept = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
     try:
         yield
     finally:
@@ -77,7 +89,7 @@ class Shell:
         if self.dry:
             print(f"# {_HOLE.sub(r'$\1', text)}")
         else:
-            print(f"# {text}", file=sys.stderr, flush=True)
+            tell(f"# {text}")
 
     def line(self, script: str) -> None:
         """A line of the script that is no command of others; nothing, if this is no dry run."""
@@ -99,7 +111,7 @@ class Shell:
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
             out, _ = process.communicate()
         if process.returncode and out and not quiet:
-            print(out, file=sys.stderr)
+            tell(out)
         self._check(argv, process.returncode)
         return out.strip()
 
@@ -132,7 +144,7 @@ class Shell:
         self._check(to, process.returncode)
 
     def _show(self, argv: Sequence[str]) -> None:
-        print(f"+ {quoted(argv)}", file=sys.stderr, flush=True)
+        tell(f"+ {quoted(argv)}")
 
     def _check(self, argv: Sequence[str], status: int) -> None:
         if status:

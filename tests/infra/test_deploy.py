@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.infra.sequences import (
     TOKEN,
     TRIAL,
 )  # fmt: skip
-from tests.instance_process import WAIT_S_MAX
+from tests.instance_process import WAIT_S_MAX, wait_until
 
 QUICK = {"ARGS": "--canary-s 0 --every-s 0.01 --ready-s-max 0"}
 
@@ -156,7 +157,7 @@ def test_a_revision_that_is_ready_later_is_waited_for(cloud, revisions):
     assert cloud.world["shares"] == {"pool-00002": 100}
 
 
-@pytest.mark.parametrize(("status", "word"), [(404, "from its own network alone"), (403, "run.invoker")])
+@pytest.mark.parametrize(("status", "word"), [(404, "VPC networks alone"), (403, "run.invoker")])
 def test_a_pool_that_cannot_be_asked_is_told_with_what_it_needs(cloud, revisions, status, word):
     revisions.ready["pool-00002"] = (status, "")
     done = cloud.make("deploy", **QUICK)
@@ -222,8 +223,9 @@ def test_what_was_left_with_another_image_is_replaced(cloud):
     assert cloud.world["tags"] == {"previous": "pool-00001"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_trial_gives_the_requests_back(cloud, revisions, number):
+@contextmanager
+def trial(cloud, revisions):
+    """The process of a deployment whose canary is being watched, with all that it starts a group of its own."""
     words, environment = cloud.command("deploy", ARGS="--canary-s 3600")
     with subprocess.Popen(
         [str(cloud.folder / "make"), *words[1:]], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
@@ -231,13 +233,27 @@ def test_an_interrupted_trial_gives_the_requests_back(cloud, revisions, number):
     ) as process:  # fmt: skip
         try:
             assert revisions.looked.wait(WAIT_S_MAX)
-            os.killpg(process.pid, number)
-            _, err = process.communicate(timeout=WAIT_S_MAX)
+            yield process
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_trial_gives_the_requests_back(cloud, revisions, number):
+    with trial(cloud, revisions) as process:
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=WAIT_S_MAX)
     assert "pool-00001 has all requests again" in err
     assert cloud.calls()[-1] == BACK
     assert cloud.world["shares"] == {"pool-00001": 100}
+
+
+def test_a_trial_whose_terminal_goes_away_gives_the_requests_back_though_nobody_reads_it(cloud, revisions):
+    with trial(cloud, revisions) as process:
+        process.stderr.close()
+        os.killpg(process.pid, signal.SIGHUP)
+        wait_until(lambda: cloud.calls()[-1] == BACK)
+        wait_until(lambda: '"shares": {"pool-00001": 100}' in (cloud.folder / "world.json").read_text())
 
 
 def test_a_canary_whose_requests_somebody_took_away_is_not_promoted(cloud, revisions):
@@ -280,7 +296,12 @@ def test_a_rollback_to_nothing_is_refused(cloud):
 
 
 @pytest.mark.parametrize(
-    ("argument", "words"), [("--share 50", "SHARE is 50, allowed: 1 to 49"), ("--canary-s -1", "CANARY_S is -1")]
+    ("argument", "words"),
+    [
+        ("--share 50", "--share is 50, allowed: 1 to 49"),
+        ("--canary-s -1", "--canary-s is -1.0, allowed: 0 to 86400"),
+        ("--every-s nan", "--every-s is nan, allowed: 0 to 86400"),
+    ],
 )
 def test_a_limit_that_is_not_allowed_is_told_before_anything_runs(cloud, argument, words):
     done = cloud.make("deploy", ARGS=argument)

@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from infra.deploy.settings import ALLOWED
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
 from tests.infra.sequences import BACK, DEPLOY, PUSH, SEQUENCES
 from tests.instance_process import WAIT_S_MAX
@@ -115,6 +116,8 @@ def test_a_missing_tool_is_one_line_that_says_how_to_get_it(tmp_path, missing, t
         ("PROJECT=my-project-1\nREGION=europe-west4\n# ENV=dev\n", "ENV is not set in "),
         ("PROJECT=My Project\nREGION=europe-west4\nENV=dev\n", "PROJECT in "),
         ("PROJECT=my-project-1\nREGION=europe\nENV=dev\n", "is 'europe', allowed: a region of Google Cloud"),
+        ("PROJECT=my-project-1\nREGION=europe-wst4\nENV=dev\n", "is 'europe-wst4', allowed: a region of Google Cloud"),
+        ("PROJECT=my-project-1\nREGION=europe-west4\nENV=d\xe9v\n", "is not text in UTF-8"),
         ("PROJECT=my-project-1\nREGION=europe-west4\nENV=stage\n", "is 'stage', allowed: dev or prod"),
         ("PROJECT=my-project-1\nREGIN=europe-west4\nENV=dev\n", "line 2 is 'REGIN=europe-west4', allowed: PROJECT="),
         ("PROJECT=my-project-1\nENV=dev\nENV=prod\n", "line 3 sets ENV again"),
@@ -123,7 +126,7 @@ def test_a_missing_tool_is_one_line_that_says_how_to_get_it(tmp_path, missing, t
 def test_a_setting_that_is_missing_or_wrong_is_one_line_that_names_it(cloud, text, words):
     cloud.settings.unlink()
     if text is not None:
-        cloud.settings.write_text(text)
+        cloud.settings.write_text(text, "latin-1")
     done = cloud.make("deploy")
     assert done.status == 2
     (line,) = done.told()
@@ -132,11 +135,11 @@ def test_a_setting_that_is_missing_or_wrong_is_one_line_that_names_it(cloud, tex
     assert cloud.calls() == []
 
 
-def test_the_example_of_the_settings_needs_but_a_project_and_a_region(cloud):
+def test_the_example_of_the_settings_needs_but_a_project_and_a_region_however_they_are_written(cloud):
     example = (ROOT / "infra/settings.env.example").read_text()
-    cloud.settings.write_text(
-        example.replace("PROJECT=\n", "PROJECT=my-project-1\n").replace("REGION=\n", "REGION=europe-west4 # near\n")
-    )
+    filled = example.replace("PROJECT=\n", 'PROJECT = "my-project-1"\n')
+    filled = filled.replace("REGION=\n", "REGION='europe-west4' # near\n")
+    cloud.settings.write_text(filled, "utf-8-sig", newline="\r\n")  # as some editors do
     assert cloud.make("infra-plan").status == 0
     assert cloud.calls() == SEQUENCES["infra-plan"]
 
@@ -197,6 +200,12 @@ def test_what_deploying_leaves_in_the_checkout_is_no_change_to_commit():
     )]  # fmt: skip
     done = subprocess.run(["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.split() == left
+
+
+def test_the_settings_and_terraform_allow_the_same():
+    written = (ROOT / "infra/terraform/variables.tf").read_text()
+    for name in ("PROJECT", "REGION"):
+        assert f'regex("^{ALLOWED[name][0]}$", var.{name.lower()})' in written
 
 
 @pytest.mark.parametrize("env", ["dev", "prod"])
