@@ -365,6 +365,7 @@ def test_a_method_that_is_forgotten_leaves_nothing_in_a_lanes_queue() -> None:
             queue._warm[method] = [candidate]
             queue.waiting.grids.ran_s[method][candidate] = 1.0
             costs.observe(method, candidate, 20.0)
+            assert queue.waiting.grids[method].rows_max == 1, "it is made when it is asked for"
         lanes.batcher.forget(gone)
         grids = queue.waiting.grids
         for known in (queue._warm, grids._grids, grids._candidates, grids.ran_s):
