@@ -2,7 +2,7 @@
 
 Cloud Run lets a request in that brings an identity token of an account which may invoke the service, made for the
 service's own URL (https://cloud.google.com/run/docs/authenticating/service-to-service). The metadata server of the
-machine gives it, is good for an hour, and is asked again some minutes before that is over.
+machine gives it; it is good for an hour, and another one is asked for some minutes before that is over.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from warmpool.errors import PoolUnavailable
 
 TOKEN_BYTES_MAX = 1 << 14
 RENEW_S = 300.0  # before the end of a token
+RETRY_S = (
+    10.0  # while the old token is good, nobody asks more often, and who asks waits no longer than the next line says
+)
+ASK_S_MAX = 1.0
 _PATH = "/computeMetadata/v1/instance/service-accounts/default/identity?audience="
 _ASKED = (("metadata-flavor", "Google"),)
 
@@ -49,6 +53,7 @@ class Identity:
         self._turn = asyncio.Lock()
         self._headers: dict[str, str] = {}
         self._until_s = 0.0
+        self._renew_s = 0.0
 
     async def headers(self) -> dict[str, str]:
         """What a request has to bring. Of all who need a new token, one asks for it.
@@ -56,9 +61,9 @@ class Identity:
         Raises:
             PoolUnavailable: There is no token, and the one of before is not good any more.
         """
-        if self._clock() >= self._until_s - RENEW_S:
+        if self._clock() >= self._renew_s:
             async with self._turn:
-                if self._clock() >= self._until_s - RENEW_S:
+                if self._clock() >= self._renew_s:
                     await self._renew()
         return self._headers
 
@@ -67,8 +72,13 @@ class Identity:
         self._server.close()
 
     async def _renew(self) -> None:
+        now_s = self._clock()
+        good = now_s < self._until_s
+        if good:  # others go on with the old one meanwhile
+            self._renew_s = min(now_s + RETRY_S, self._until_s)
         try:
-            answer = await self._server.get(self._path, _ASKED)
+            async with asyncio.timeout(ASK_S_MAX if good else None):
+                answer = await self._server.get(self._path, _ASKED)
             token, until_s = _token_of(answer)
         except (Unreachable, Dropped, Malformed, Oversized, TimeoutError, ValueError) as error:
             if self._clock() < self._until_s:
@@ -79,6 +89,7 @@ class Identity:
             ) from None
         self._headers = {"authorization": f"Bearer {token}"}
         self._until_s = until_s
+        self._renew_s = until_s - RENEW_S
 
 
 def _token_of(answer: Answer) -> tuple[str, float]:

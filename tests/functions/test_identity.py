@@ -10,7 +10,7 @@ import pytest
 from functions.identity import RENEW_S, Identity
 from functions.pool import Pool
 from functions.settings import Settings
-from tests.functions.fake_instance import DROP, FakeInstance, Say
+from tests.functions.fake_instance import DROP, HANG, FakeInstance, Say
 from warmpool import wire
 from warmpool.errors import DeadlineExceeded, PoolUnavailable
 
@@ -108,6 +108,28 @@ async def test_without_a_token_the_pool_is_not_asked_and_an_old_one_serves_while
     now_s[0] = 1100.0
     with pytest.raises(PoolUnavailable, match="cannot say who it is"):
         await identity.headers()
+    identity.close()
+
+
+@in_a_loop
+async def test_a_metadata_server_that_hangs_holds_up_nobody_while_the_old_token_is_good(metadata):
+    now_s = [1000.0]
+    identity = identity_of(metadata, now_s)
+    metadata.script.extend([said(4600.0), HANG, HANG])
+    first = await identity.headers()
+    now_s[0] = 4600.0 - 1
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(identity.headers())
+        await asyncio.sleep(0)  # it has the turn
+        assert await identity.headers() == first
+        assert not asking.done()
+    assert asking.result() == first
+    assert await identity.headers() == first
+    assert len(metadata.received) == 2
+    now_s[0] = 4600.0
+    with pytest.raises(TimeoutError):  # there is no token any more: how long to wait is the caller's to say
+        async with asyncio.timeout(0.1):
+            await identity.headers()
     identity.close()
 
 
