@@ -40,6 +40,18 @@ from warmpool.rollout.record import Event, Rollout, add_event, record_path
 from warmpool.settings import Settings, read_settings
 
 WHOLE_PROJECT = re.compile(r"google_(project|folder|organization)_iam_(member|binding|policy|audit_config)")
+ENCRYPTED: dict[str, tuple[str | int, ...]] = {
+    "google_storage_bucket": ("encryption", 0, "default_kms_key_name"),
+    "google_pubsub_topic": ("kms_key_name",),
+    "google_artifact_registry_repository": ("kms_key_name",),
+    "google_secret_manager_secret": (
+        *("replication", 0, "user_managed", 0, "replicas", 0),
+        *("customer_managed_encryption", 0, "kms_key_name"),
+    ),
+    "google_logging_project_bucket_config": ("cmek_settings", 0, "kms_key_name"),
+    "google_cloud_run_v2_service": ("template", 0, "encryption_key"),
+    "google_cloud_run_v2_job": ("template", 0, "template", 0, "encryption_key"),
+}
 RESOURCE = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
 ARGUMENT = re.compile(r"^  (?!for_each|count)(\w+) +=", re.MULTILINE)
 PATHS = {
@@ -108,17 +120,21 @@ def test_an_account_is_granted_what_it_needs_and_a_function_the_pool_alone(
 ) -> None:
     granted: dict[str, set[str]] = {}
     for one in plans["prod"]:
-        member = one["after"].get("member") or ""
-        if "_iam_member" in one["type"] and "@some-project." in member:
-            granted.setdefault(member, set()).add(one["type"])
-    short = {member.partition(":warmpool-prod-")[2].partition("@")[0]: kinds for member, kinds in granted.items()}
-    assert short == {
-        "function": {"google_cloud_run_v2_service_iam_member"},
-        "notifier": {"google_cloud_run_v2_service_iam_member"},
-        "scheduler": {"google_cloud_run_v2_job_iam_member"},
-        "pool": {"google_storage_bucket_iam_member", "google_secret_manager_secret_iam_member"},
-        "publisher": {"google_storage_bucket_iam_member", "google_secret_manager_secret_iam_member"},
-        "care": {"google_storage_bucket_iam_member", "google_secret_manager_secret_iam_member"},
+        found = re.fullmatch(r"serviceAccount:warmpool-prod-(\w+)@some-project\..*", one["after"].get("member") or "")
+        if found and "_iam_" in one["type"]:
+            kind = one["type"].removeprefix("google_").removesuffix("_iam_member")
+            granted.setdefault(found[1], set()).add(f"{kind}: {one['after']['role'].rpartition('/')[2]}")
+    read = {"secret_manager_secret: secretmanager.secretAccessor", "storage_bucket: storage.objectViewer"}
+    create, change, remove = (
+        f"storage_bucket: {role}" for role in ("storage.objectCreator", "storage.objectUser", "warmpool_prod_remover")
+    )  # on which objects is in the table
+    assert granted == {
+        "function": {"cloud_run_v2_service: run.invoker"},
+        "notifier": {"cloud_run_v2_service: run.invoker"},
+        "scheduler": {"cloud_run_v2_job: run.invoker"},
+        "pool": {*read, create, change, remove},
+        "publisher": {*read, change, remove},
+        "care": {*read, create, remove},
     }
     called = {
         one["after"]["name"]
@@ -126,6 +142,51 @@ def test_an_account_is_granted_what_it_needs_and_a_function_the_pool_alone(
         if one["type"] == "google_cloud_run_v2_service_iam_member" and "-function@" in one["after"]["member"]
     }
     assert called == {"warmpool-prod-pool"}
+
+
+@pytest.mark.parametrize("example", ["prod", "dev"])
+def test_nobody_comes_in_unasked_and_all_that_goes_out_goes_through_the_network(
+    plans: dict[str, list[dict[str, Any]]], example: str
+) -> None:
+    services = of_type(plans[example], "google_cloud_run_v2_service")
+    jobs = of_type(plans[example], "google_cloud_run_v2_job")
+    assert services.pop(f"warmpool-{example}-pool")["ingress"] == "INGRESS_TRAFFIC_INTERNAL_ONLY"
+    outside = "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER" if example == "prod" else "INGRESS_TRAFFIC_ALL"
+    assert [service["ingress"] for service in services.values()] == [outside] * 3
+    asked = of_type(plans[example], "google_cloud_run_v2_service").values()
+    assert [service["invoker_iam_disabled"] for service in asked] == [None] * 4
+    templates = [one["template"][0] for one in asked] + [job["template"][0]["template"][0] for job in jobs.values()]
+    assert [template["vpc_access"][0]["egress"] for template in templates] == ["ALL_TRAFFIC"] * 7
+    walls = of_type(plans[example], "google_compute_firewall").values()
+    assert {wall["direction"] for wall in walls} == {"EGRESS"}
+
+
+@pytest.mark.parametrize("example", ["prod", "dev"])
+def test_the_bucket_is_private_and_all_that_is_kept_is_encrypted_with_keys_of_ours(
+    plans: dict[str, list[dict[str, Any]]], example: str
+) -> None:
+    (bucket,) = of_type(plans[example], "google_storage_bucket").values()
+    assert bucket["public_access_prevention"] == "enforced"
+    assert bucket["uniform_bucket_level_access"] is True
+    kept = {one["address"]: one for one in plans[example] if one["type"] in ENCRYPTED}
+    assert len(kept) == 15  # a bucket, a topic, a repository, three secrets, two log buckets, four services, three jobs
+    for address, one in kept.items():  # which key is known once it is there
+        unknown: Any = one["change"]["after_unknown"]
+        for step in ENCRYPTED[one["type"]]:
+            unknown = unknown[step]
+        assert unknown is True, address
+
+
+def test_the_bill_is_bounded_and_a_budget_tells(plans: dict[str, list[dict[str, Any]]]) -> None:
+    for example, sizes in (("prod", (2, 10)), ("dev", (0, 2))):
+        services = of_type(plans[example], "google_cloud_run_v2_service")
+        scaling = services.pop(f"warmpool-{example}-pool")["template"][0]["scaling"][0]
+        assert (scaling["min_instance_count"], scaling["max_instance_count"]) == sizes
+        for service in services.values():
+            assert service["template"][0]["scaling"][0]["max_instance_count"] == 10
+    (budget,) = (one["after"] for one in plans["prod"] if one["type"] == "google_billing_budget")
+    assert budget["amount"][0]["specified_amount"][0]["units"] == "1000"
+    assert [rule["threshold_percent"] for rule in budget["threshold_rules"]] == [0.5, 0.9, 1, 1]
 
 
 def test_in_prod_nothing_that_matters_goes_by_one_command_and_in_dev_all_does(

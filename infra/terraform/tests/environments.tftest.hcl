@@ -74,6 +74,11 @@ run "a_budget_is_made_where_there_is_a_billing_account" {
   }
 
   assert {
+    condition     = { for name, sink in google_logging_project_sink.this : name => sink.destination } == { for name in ["all", "audit"] : name => "logging.googleapis.com/projects/some-project/locations/europe-west4/buckets/warmpool-test-${name}" }
+    error_message = "logs go somewhere else than into our buckets"
+  }
+
+  assert {
     condition     = { for name, bucket in google_logging_project_bucket_config.this : name => "${bucket.retention_days} ${bucket.cmek_settings[0].kms_key_name}" } == { for name, days in var.days : name => "${days} ${var.key}" }
     error_message = "logs are kept for another time, or not encrypted with our key"
   }

@@ -26,8 +26,8 @@ run "each_account_does_its_own_work_and_no_more" {
   }
 
   assert {
-    condition     = { for member, right in google_service_account_iam_member.deployer : member => right.role } == { "group:deployers@example.com" = "roles/iam.serviceAccountTokenCreator" }
-    error_message = "who deploys may act as an account, beyond asking the pool as a function does"
+    condition     = { for member, right in google_service_account_iam_member.deployer : member => "${right.role} ${right.service_account_id}" } == { "group:deployers@example.com" = "roles/iam.serviceAccountTokenCreator projects/some-project/serviceAccounts/warmpool-test-function@some-project.iam.gserviceaccount.com" }
+    error_message = "who deploys may act as another account than the functions', or do more than get its tokens"
   }
 
   assert {

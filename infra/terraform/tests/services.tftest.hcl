@@ -232,12 +232,12 @@ run "functions_are_called_by_who_may_call_them_and_call_the_pool" {
   }
 
   assert {
-    condition     = { for name, right in google_cloud_run_v2_service_iam_member.caller : name => right.member } == { "embed/group:callers@example.com" = "group:callers@example.com", "other/group:callers@example.com" = "group:callers@example.com" }
+    condition     = { for name, right in google_cloud_run_v2_service_iam_member.caller : name => "${right.role} ${right.member}" } == { for name in ["embed", "other"] : "${name}/group:callers@example.com" => "roles/run.invoker group:callers@example.com" }
     error_message = "somebody else may call a function"
   }
 
   assert {
-    condition     = google_eventarc_trigger.finalized[0].transport[0].pubsub[0].topic == var.topic && google_eventarc_trigger.finalized[0].destination[0].cloud_run_service[0].service == "warmpool-test-other" && google_cloud_run_v2_service_iam_member.notifier[0].name == "warmpool-test-other"
+    condition     = google_eventarc_trigger.finalized[0].transport[0].pubsub[0].topic == var.topic && google_eventarc_trigger.finalized[0].destination[0].cloud_run_service[0].service == "warmpool-test-other" && google_cloud_run_v2_service_iam_member.notifier[0].name == "warmpool-test-other" && google_cloud_run_v2_service_iam_member.notifier[0].role == "roles/run.invoker"
     error_message = "the function is not told, or not by the bucket's topic"
   }
 }
@@ -261,6 +261,11 @@ run "from_the_network_only_googles_services_are_reached" {
   assert {
     condition     = google_compute_firewall.deny.destination_ranges == toset(["0.0.0.0/0"]) && google_compute_firewall.deny.priority > google_compute_firewall.allow.priority && google_compute_firewall.allow.destination_ranges == toset(["199.36.153.8/30", "10.10.0.0/24"])
     error_message = "more is allowed than Google's services and the subnet itself"
+  }
+
+  assert {
+    condition     = one(google_compute_firewall.deny.deny).protocol == "all" && one(google_compute_firewall.allow.allow).protocol == "tcp" && one(google_compute_firewall.allow.allow).ports == tolist(["443", "4318"])
+    error_message = "not all else is refused, or more than what is called by TLS, and a collector, is allowed"
   }
 
   assert {

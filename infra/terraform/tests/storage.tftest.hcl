@@ -39,8 +39,11 @@ run "the_bucket_is_private_encrypted_and_forgives" {
   }
 
   assert {
-    condition     = alltrue([for rule in google_storage_bucket.artifacts.lifecycle_rule : one(rule.condition).with_state == "ARCHIVED" if one(rule.action).type == "Delete"])
-    error_message = "what is current goes by its age"
+    condition = [
+      for rule in google_storage_bucket.artifacts.lifecycle_rule :
+      [one(rule.condition).with_state, tostring(one(rule.condition).days_since_noncurrent_time), join(",", coalesce(one(rule.condition).matches_prefix, []))] if one(rule.action).type == "Delete"
+    ] == [["ARCHIVED", "30", ""], ["ARCHIVED", "1", "leases/,traffic/,wanted/"]]
+    error_message = "what is current goes by its age, or what was replaced cannot be brought back for as long as it should"
   }
 
   assert {
@@ -54,8 +57,8 @@ run "the_bucket_is_private_encrypted_and_forgives" {
   }
 
   assert {
-    condition     = google_storage_notification.finalized.event_types == toset(["OBJECT_FINALIZE"]) && google_pubsub_topic_iam_member.storage.member == "serviceAccount:storage@example.com"
-    error_message = "nobody is told of objects that are finalised"
+    condition     = google_storage_notification.finalized.event_types == toset(["OBJECT_FINALIZE"]) && google_pubsub_topic_iam_member.storage.member == "serviceAccount:storage@example.com" && google_pubsub_topic_iam_member.storage.role == "roles/pubsub.publisher"
+    error_message = "nobody is told of objects that are finalised, or who tells may do more than that"
   }
 }
 
@@ -165,7 +168,7 @@ run "each_key_has_one_user" {
   }
 
   assert {
-    condition = { for name, right in google_kms_crypto_key_iam_member.user : name => right.member } == {
+    condition = { for name, right in google_kms_crypto_key_iam_member.user : name => right.member if right.role == "roles/cloudkms.cryptoKeyEncrypterDecrypter" } == {
       storage  = "serviceAccount:storage@example.com"
       registry = "serviceAccount:service-4711@gcp-sa-artifactregistry.iam.gserviceaccount.com"
       secrets  = "serviceAccount:service-4711@gcp-sa-secretmanager.iam.gserviceaccount.com"

@@ -59,7 +59,7 @@ resource "google_storage_bucket_iam_member" "writer" {
 resource "google_service_account_iam_member" "deployer" {
   for_each = var.deployers
 
-  service_account_id = google_service_account.this["function"].name
+  service_account_id = "projects/${var.project}/serviceAccounts/${local.emails["function"]}"
   role               = "roles/iam.serviceAccountTokenCreator"
   member             = each.value
 }

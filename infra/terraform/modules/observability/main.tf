@@ -38,7 +38,7 @@ resource "google_logging_project_sink" "this" {
   project                = var.project
   name                   = "warmpool-${var.env}-${each.key}"
   description            = "warmpool ${var.env}: ${each.key} logs"
-  destination            = "logging.googleapis.com/${google_logging_project_bucket_config.this[each.key].id}"
+  destination            = "logging.googleapis.com/projects/${var.project}/locations/${var.region}/buckets/${google_logging_project_bucket_config.this[each.key].bucket_id}"
   filter                 = each.value.filter
   unique_writer_identity = true
 }
