@@ -548,9 +548,9 @@ def digest(payload):
     return hashlib.sha256(payload).hexdigest()
 
 
-def test_eight_processes_that_miss_one_key_make_it_once_whatever_their_clocks_say(fleet):
-    processes = fleet.start(8, gated=True, skew_s=300.0)
-    fleet.until(lambda: fleet.missing() == 8)
+def test_sixteen_processes_that_miss_one_key_make_it_once_whatever_their_clocks_say(fleet):
+    processes = fleet.start(16, gated=True, skew_s=300.0)
+    fleet.until(lambda: fleet.missing() == 16)
     fleet.let(fleet.maker(1))
     results = fleet.results(processes)
     assert len(fleet.makers()) == 1
@@ -560,10 +560,9 @@ def test_eight_processes_that_miss_one_key_make_it_once_whatever_their_clocks_sa
     assert fleet.store.names("leases") == []
 
 
-@pytest.mark.parametrize("uri", ["a folder"], indirect=True)
-def test_processes_that_miss_one_executable_compile_once_and_the_others_load_no_jax(fleet):
-    processes = fleet.start(4, "jax", gated=True)
-    fleet.until(lambda: fleet.missing() == 4)
+def test_sixteen_processes_that_miss_one_executable_compile_once(fleet):
+    processes = fleet.start(16, "jax", gated=True)
+    fleet.until(lambda: fleet.missing() == 16)
     fleet.let(fleet.maker(1))
     results = fleet.results(processes)
     assert [one["made"] for one in results].count(True) == 1

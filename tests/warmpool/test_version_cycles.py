@@ -14,7 +14,7 @@ from tests.instance_process import children_of, own_bytes, wait_until
 from tests.warmpool.line_versions import MODEL, VERSIONS, serve
 from tests.warmpool.lines_instance import Lines, checked, planned
 
-SPARE = 10  # descriptors that are open for a moment; one a cycle would be thirty, or more
+SPARE = 10  # descriptors that are open for a moment; one a cycle would be 75, or more
 MIB = 1 << 20
 
 
@@ -89,11 +89,9 @@ def cycled(store: LocalStore, tmp_path: Path, cycles: int, requests: int) -> tup
 
 
 @pytest.mark.slow
-def test_versions_that_come_and_go_with_requests_of_all_shapes_leave_nothing_behind(
-    store: LocalStore, tmp_path: Path
-) -> None:
-    before, after = cycled(store, tmp_path, cycles=40, requests=20)
+def test_a_hundred_versions_and_ten_thousand_requests_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
+    before, after = cycled(store, tmp_path, cycles=100, requests=100)
     assert all(count - before.descriptors[name] < SPARE for name, count in after.descriptors.items()), (before, after)
     assert after.children - before.children < SPARE
     for name, size in after.bytes.items():
-        assert size - before.bytes[name] < 8 * MIB, name
+        assert size - before.bytes[name] < 16 * MIB, name

@@ -13,7 +13,7 @@ from tests.warmpool.rollout.simulated import Fault, Simulation, World
 from warmpool.rollout.judge import Judge, Policy, binomial_tail
 from warmpool.rollout.tally import Counts
 
-RUNS = 100
+RUNS = 300
 BAKE_S = 600
 
 
@@ -33,7 +33,7 @@ def some_world(random: np.random.Generator) -> World:
 
 
 @pytest.mark.slow
-def test_of_a_hundred_good_canaries_none_is_rolled_back_and_those_with_traffic_are_promoted() -> None:
+def test_of_three_hundred_good_canaries_none_is_rolled_back_and_those_with_traffic_are_promoted() -> None:
     random = np.random.default_rng(20_261_130)
     promoted = enough = 0
     for seed in range(RUNS):

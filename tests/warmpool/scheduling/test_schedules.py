@@ -26,7 +26,7 @@ from warmpool.errors import DeadlineExceeded, Overloaded
 from warmpool.lanes import LaneProxy
 from warmpool.scheduling.work import Policy
 
-SCHEDULES = 3_000
+SCHEDULES = 10_000
 ROWS_MAX = 40
 AGING_S = 0.05
 SPREAD = 2.0
