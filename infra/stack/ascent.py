@@ -114,12 +114,16 @@ def _await_ready(folder: Folder, supervisor: Supervisor, wanted: Sequence[Servic
     pending = {one.name: one for one in wanted}
     while pending:
         time.sleep(POLL_S)
-        now_s = time.monotonic()
         _check_alive(folder, supervisor, pending)
-        reasons = {name: unready(one) for name, one in pending.items()}
-        for name in (name for name, reason in reasons.items() if not reason):
-            say(f"{name:<12} ready after {now_s - began_s:4.1f} s  {pending.pop(name).url}")
-        missing = "; ".join(f"{name} is not ready yet: {reason}" for name, reason in reasons.items() if reason)
+        reasons = {}
+        for name, one in list(pending.items()):
+            if reason := unready(one):
+                reasons[name] = reason
+            else:
+                del pending[name]
+                say(f"{name:<12} ready after {time.monotonic() - began_s:4.1f} s  {one.url}")
+        now_s = time.monotonic()
+        missing = "; ".join(f"{name} is not ready yet: {reason}" for name, reason in reasons.items())
         if missing and now_s > say_again_s:
             say_again_s = now_s + SAY_AGAIN_S
             say(missing)

@@ -32,11 +32,11 @@ def take_down(folder: Folder, state: State, say: Callable[[str], None]) -> None:
         else:
             say("the last stack ended without `down`; nothing of it runs")
         marked.send(state.mark, signal.SIGCONT)
-        marked.send(state.mark, signal.SIGTERM)
     else:
         for tier in sorted({tier_of(name) for name in running}, reverse=True):
             _stop(supervisor, {name for name in running if tier_of(name) == tier}, say)
         supervisor.shut_down()
+    marked.send(state.mark, signal.SIGTERM)  # what a killed `up` had started by itself, too
     if not marked.wait_gone(state.mark, STOP_S_MAX if running is None else SPARE_S):
         killed = marked.send(state.mark, signal.SIGKILL)
         say(f"{len(killed)} processes did not end, and were killed")

@@ -119,10 +119,15 @@ def _instance(options: Options, folder: Folder, number: int) -> Service:
 
 
 def _functions(options: Options) -> Service:
+    # Its own server, gunicorn, leaves a process behind when it is killed, which keeps the port from the next.
     command = (
-        *(sys.executable, "-m", "functions_framework", "--asgi", "--source", options.source),
-        *("--target", options.target, "--host", HOST, "--port", str(options.ports.port)),
+        *(sys.executable, "-m", "uvicorn", "functions_framework.aio:app", "--lifespan", "on", "--no-access-log"),
+        *("--host", HOST, "--port", str(options.ports.port)),
     )
-    urls = ",".join(url(http) for http, _ in options.instance_ports)
-    environment = {"WARMPOOL_URLS": urls, "OTEL_EXPORTER_OTLP_ENDPOINT": options.otlp_url}
+    environment = {
+        "FUNCTION_SOURCE": options.source,
+        "FUNCTION_TARGET": options.target,
+        "WARMPOOL_URLS": ",".join(url(http) for http, _ in options.instance_ports),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": options.otlp_url,
+    }
     return Service("functions", command, url(options.ports.port), "", environment)

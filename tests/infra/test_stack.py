@@ -15,7 +15,7 @@ import pytest
 from cache.layout import CHECKED_FOLDERS
 from examples.loopback import get_or_post
 from tests.infra.local_stack import ROOT, StackProcesses, Tripled
-from tests.instance_process import alive, wait_until
+from tests.instance_process import alive, descendants, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +78,21 @@ def test_an_instance_that_is_killed_under_load_loses_no_request_and_comes_back(s
     said = stack.run("logs", "--no-follow", "--lines", "100", "supervisor").stdout
     assert "supervisor   | " in said
     assert "exited: instance-1 (terminated by SIGKILL; not expected)" in said
+
+
+def test_whatever_else_is_killed_comes_back_and_leaves_nothing_behind(stack: StackProcesses) -> None:
+    before = {one["name"]: one["pid"] for one in stack.status()["processes"] if one["name"][:8] != "instance"}
+    pids = {found for pid in before.values() for found in (pid, *descendants(pid))}
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, pids)))
+
+    def back() -> bool:
+        now = {one["name"]: one for one in stack.status()["processes"]}
+        return all(now[name]["pid"] not in {0, pid} and not now[name]["unready"] for name, pid in before.items())
+
+    wait_until(back, wait_s_max=120)
+    assert stack.triple([4.0])[1]["tripled"] == [12.0]
 
 
 def test_prometheus_scrapes_both_instances(stack: StackProcesses) -> None:

@@ -25,6 +25,8 @@ def test_every_port_is_that_of_one_server(tmp_path: Path) -> None:
 def test_functions_have_the_addresses_of_both_instances_and_send_traces_to_the_receiver(tmp_path: Path) -> None:
     made = {one.name: one for one in services(OPTIONS, Folder(tmp_path), Path("/gcs"), None)}
     assert made["functions"].environment == {
+        "FUNCTION_SOURCE": "source.py",
+        "FUNCTION_TARGET": "target",
         "WARMPOOL_URLS": f"{made['instance-1'].url},{made['instance-2'].url}",
         "OTEL_EXPORTER_OTLP_ENDPOINT": made["otlp"].url,
     }
