@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat, takewhile
@@ -57,12 +58,12 @@ class Batcher:
         policy: Policy | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        self.open = False
+        self.open = self._closed = False
         self._queues: dict[LaneProxy, LaneQueue] = {}
         self.cold = ColdQueue()
-        self._closed = False
         self._rows_max = rows_max
         self._finished = finished
+        self._unnoted: deque[tuple[LaneProxy, Batch]] = deque()
         self._policy = policy or Policy()
         self._weights = weights or {}
 
@@ -137,8 +138,7 @@ class Batcher:
         """Settle the parts of a batch with its results."""
         received_ns = time.time_ns()
         batch.took_us = (time.perf_counter() - batch.sent_s) * 1e6  # other clocks may have been set meanwhile
-        results = lane.results(batch)
-        row = 0
+        results, row = lane.results(batch), 0
         for part in batch.parts:
             if not part.answer.done():  # else cancelled or late while it ran: nobody waits
                 try:
@@ -148,15 +148,18 @@ class Batcher:
             row += part.rows
         self._queues[lane].ran(batch)
         self._pump()
-        asyncio.get_running_loop().call_soon(self._note, lane, batch)  # behind the callers: they go on first
+        self._unnoted.append((lane, batch))
+        asyncio.get_running_loop().call_soon(self._note)  # behind the callers: they go on first
 
-    def _note(self, lane: LaneProxy, batch: Batch) -> None:
-        """Keep what a batch took, whoever wants to know it."""
-        try:
-            lane.costs.observe(batch.method, batch.executable, batch.took_us)
-            self._finished(batch, lane)
-        except Exception:  # it is nobody's answer
-            log.exception("a batch cannot be noted")
+    def _note(self) -> None:
+        """Keep what batches took, whoever wants to know it."""
+        while self._unnoted:
+            lane, batch = self._unnoted.popleft()
+            try:
+                lane.costs.observe(batch.method, batch.executable, batch.took_us)
+                self._finished(batch, lane)
+            except Exception:  # it is nobody's answer
+                log.exception("a batch cannot be noted")
 
     def failed(self, batch: Batch | None, *, out_of_memory: bool = False) -> None:
         """Run a failed batch's parts once more, smaller where there was no room; fail those that had that chance."""
@@ -174,6 +177,7 @@ class Batcher:
 
     def forget(self, method: ServedMethod) -> None:
         """A method of which nothing waits or runs, or ever will."""
+        self._note()  # what ran of it last would bring it back
         for queue in self._queues.values():
             queue.forget(method)
 
@@ -279,8 +283,7 @@ class Batcher:
 
     def _too_late(self, parts: Sequence[Part]) -> WarmpoolError:
         """What a request is told whose time has run out."""
-        held = self.cold.in_vain(parts) if self.open else NotWarm(IN_VAIN)
-        return held or DeadlineExceeded(TOO_LATE)
+        return (self.cold.in_vain(parts) if self.open else NotWarm(IN_VAIN)) or DeadlineExceeded(TOO_LATE)
 
     def _leave(self, part: Part) -> None:
         """Nobody waits for the part any more: its rows leave at once, if they do not run already."""

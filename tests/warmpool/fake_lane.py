@@ -41,6 +41,9 @@ class FixedCosts:
     def observe(self, method: ServedMethod, candidate: Candidate, took_us: float) -> None:
         self.observed.append((method, candidate))
 
+    def forget(self, method: ServedMethod) -> None:
+        self.observed = [one for one in self.observed if one[0] is not method]
+
 
 class FakeLane:
     """The part of LaneProxy that a batcher uses. It doubles every input; `finish`, `fail` and `die` are the test's.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.warmpool.fake_lane import FakeLane, World, manual_clock, pass_s, rest
 from tests.warmpool.served import BATCH, doubling, method, tensor
 from warmpool.batcher import RUNS_MAX
+from warmpool.batches import Batch
 from warmpool.errors import DeadlineExceeded, LaneFailed, NotWarm, Overloaded
 from warmpool.scheduling.work import Policy
 from warmpool.selection import covers
@@ -601,6 +602,22 @@ async def test_what_waits_for_a_method_that_is_withdrawn_is_refused_and_the_rest
     await rest()
     assert failure(spoilt) == (NotWarm, "its weights are damaged")
     assert doubled(whole) == [4]
+
+
+@manual_clock
+async def test_what_a_method_ran_last_is_noted_before_it_is_forgotten_and_does_not_bring_it_back():
+    world = World()
+    world.primary.warms(DOUBLE, batch=1)
+    told: list[Batch] = []
+    world.batcher._finished = lambda batch, _: told.append(batch)
+    for forgets in (False, True):
+        task = await world.ask(DOUBLE, [1])
+        world.primary.finish()
+        if forgets:  # in the very turn
+            world.batcher.forget(DOUBLE)
+        await rest()
+        assert doubled(task) == [2]
+        assert (len(told), len(world.primary.costs.observed)) == ((2, 0) if forgets else (1, 1))
 
 
 @manual_clock
