@@ -21,6 +21,7 @@ module "warmpool" {
   function_ingress    = "INGRESS_TRAFFIC_ALL"
   function_invokers   = var.callers
   deployers           = var.deployers
+  operators           = var.operators
   deletion_protection = false
   noncurrent_days     = 7
   log_days            = { all = 7, audit = 30 }

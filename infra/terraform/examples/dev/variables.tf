@@ -25,3 +25,9 @@ variable "deployers" {
   type        = set(string)
   default     = []
 }
+
+variable "operators" {
+  description = "People who may change everything in the artifact bucket: user: or group: members."
+  type        = set(string)
+  default     = []
+}
