@@ -11,6 +11,9 @@ import httptools
 from warmpool.http_messages import Request
 
 HEAD_BYTES_MAX = 1 << 16
+FIELD_BYTES = (
+    32  # what a field counts besides name and value, as in HTTP/2 (RFC 9113, 6.5.2): many short ones are large
+)
 
 NotHttp = httptools.HttpParserError
 
@@ -92,13 +95,14 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._events += 1
-        self._head_bytes += len(name) + len(value)
+        self._head_bytes += FIELD_BYTES + len(name) + len(value)
         if self._head_bytes > HEAD_BYTES_MAX:
             raise HeadTooLarge
         if self._in_head:  # else it comes behind the body, and nobody looks at it
             self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
+        self._events += 1
         if self._head_bytes + len(self._url) > HEAD_BYTES_MAX:
             raise HeadTooLarge
         if self._parser.should_upgrade():
@@ -116,7 +120,7 @@ class RequestParser:
 
     def _request(self) -> Request:
         url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
+        path = (url.path or b"/").decode("ascii")
         return Request(
             self._parser.get_method().decode("ascii"),
             unquote(path) if "%" in path else path,

@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
+from math import inf
 from typing import Any, Protocol
 
 from warmpool.http_beginning import Beginning
@@ -32,6 +33,7 @@ from warmpool.http_routes import Handler
 log = logging.getLogger(__name__)
 
 HEAD_S_MAX = 30.0
+TAKE_S_MAX = 30.0  # in which a caller takes something of what is sent to it
 UNREAD_BYTES_MAX = 1 << 16  # of a body: more of it waits in the socket until somebody takes that
 
 
@@ -41,6 +43,7 @@ class Host(Protocol):
     answer: Handler
     keep_alive_s: float
     connections: set[HttpProtocol]
+    ending: bool
 
     def start(self, work: Coroutine[Any, Any, None], *, at_once: bool) -> None:
         """Run what answers a request."""
@@ -52,9 +55,10 @@ class Host(Protocol):
 class HttpProtocol(asyncio.Protocol):
     """One connection.
 
-    At any moment one of three clocks runs for it: while a request is answered, that request's own deadline; between
+    At any moment one of these clocks runs for it: while a request is answered, that request's own deadline; between
     requests the one for idle connections; and from the first byte of a request until its head is there, or from the
-    first byte of a body that came after its answer until its end, HEAD_S_MAX in all.
+    first byte of a body that came after its answer until its end, HEAD_S_MAX in all. Where more is to be sent than its
+    caller takes, nothing goes on until it does, and who takes nothing for TAKE_S_MAX is cut off.
     """
 
     def __init__(self, host: Host) -> None:
@@ -68,10 +72,10 @@ class HttpProtocol(asyncio.Protocol):
         self._refusal: Response | None = None  # what is told when those before it have their answers
         self._beginning: Beginning | None = None
         self._writable: asyncio.Future[None] | None = None  # where too much waits to be sent
+        self._untaken_bytes = inf  # how much waited when that was looked at
         self._reading = True
         self._went_on = False  # whether the caller of what is coming was told to
         self._half_closed = False
-        self._ending = False
 
     # What the transport calls
 
@@ -79,6 +83,8 @@ class HttpProtocol(asyncio.Protocol):
         self._transport, self._clock = transport, Clock(self._time_is_over)
         self._host.connections.add(self)
         self._clock.start("idle", self._host.keep_alive_s)
+        if self._host.ending:  # it was taken in the turn in which that began
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._clock.close()
@@ -116,6 +122,8 @@ class HttpProtocol(asyncio.Protocol):
         self._half_closed = self._refusal is not None or whole
         if self._half_closed:
             self._begin_answer()
+        else:
+            self._close()
         return self._half_closed
 
     def pause_writing(self) -> None:
@@ -129,9 +137,9 @@ class HttpProtocol(asyncio.Protocol):
     # What the parser calls
 
     def request_begun(self, request: Request) -> None:
-        self._clock.stop()
         self._coming, self._went_on = request, False
         if self._running is None:
+            self._clock.stop()
             self._running = self._starting = request
         else:
             self._waiting.append(request)
@@ -153,40 +161,36 @@ class HttpProtocol(asyncio.Protocol):
         if self._running is None:  # a body that came after its answer
             self._clock.start("idle", self._host.keep_alive_s)
 
-    def _time_is_over(self) -> None:
-        if not self._transport.is_closing():
-            self._transport.close()
-
     # What the server calls
 
     def shutdown(self) -> None:
         """Take no further request, and close when those that came have their answers."""
-        self._ending = True
         if self._running is None:
-            self._transport.close()
+            self._close()
 
     # Answers
 
     async def _answer(self, request: Request) -> None:
         try:
             response = await self._host.answer(request)
-            while self._writable is not None:
-                await self._writable
-            if not request.gone:
-                self._respond(request, response)
-            if response.after is not None:
-                response.after()
+            try:
+                await self._until_writable()
+                if not request.gone:
+                    self._respond(request, response)
+            finally:
+                if response.after is not None:
+                    response.after()
         except Exception:  # a mistake of ours: whoever waits is not to wait for ever
             log.exception("a request cannot be answered", extra={"path": request.path})
-            self._transport.close()
+            self._close()
 
     def _respond(self, request: Request, response: Response) -> None:
-        closes = not request.keeps_alive or (self._ending and not self._waiting)
+        closes = not request.keeps_alive or (self._host.ending and not self._waiting)
         self._write(head_of(response, closes=closes), b"" if request.method == "HEAD" else response.body)
         request.answered = True
         self._running = None
         if closes:
-            self._transport.close()
+            self._close()
         if self._transport.is_closing():
             return
         if self._waiting:
@@ -194,14 +198,15 @@ class HttpProtocol(asyncio.Protocol):
         elif self._refusal is not None:
             self._tell(self._refusal)
         elif self._half_closed:
-            self._transport.close()
+            self._close()
         else:
             self._read(on=True)
             self._clock.start("idle", self._host.keep_alive_s)
 
     def _run_next(self) -> None:
-        self._read(on=True)
         request = self._running = self._waiting.popleft()
+        if not self._waiting:  # else each answer would let in any number of further requests
+            self._read(on=True)
         if self._half_closed:
             self._begin_answer()
         self._host.start(self._answer(request), at_once=False)  # any number may have come, and none waits for long
@@ -210,6 +215,7 @@ class HttpProtocol(asyncio.Protocol):
         begun = 0
         if self._beginning is not None:
             begun, self._beginning = self._beginning.end(), None
+        self._untaken_bytes = inf
         self._transport.write(head[begun:] + body)
 
     def _begin_answer(self) -> None:
@@ -235,7 +241,31 @@ class HttpProtocol(asyncio.Protocol):
     def _tell(self, refusal: Response) -> None:
         if not self._transport.is_closing():
             self._write(head_of(refusal, closes=True), refusal.body)
+            self._close()
+
+    # The end, and what is sent until then
+
+    async def _until_writable(self) -> None:
+        while self._writable is not None:
+            self._clock.start("taking", TAKE_S_MAX)
+            await self._writable
+            self._clock.stop()
+
+    def _close(self) -> None:
+        """Close once what is sent was taken. Idempotent."""
+        if not self._transport.is_closing():
             self._transport.close()
+            self._clock.start("taking", TAKE_S_MAX)
+
+    def _time_is_over(self) -> None:
+        untaken_bytes = self._transport.get_write_buffer_size()
+        if 0 < untaken_bytes < self._untaken_bytes:  # a slow caller has its time
+            self._untaken_bytes = untaken_bytes
+            self._clock.start("taking", TAKE_S_MAX)
+        elif untaken_bytes:
+            self._transport.abort()
+        else:
+            self._close()
 
     # Reading
 

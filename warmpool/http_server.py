@@ -29,6 +29,7 @@ class HttpServer:
         self.keep_alive_s = keep_alive_s
         self.connections: set[HttpProtocol] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.ending = False
         self._over = asyncio.Event()
         self._listening: asyncio.Server | None = None
 
@@ -39,6 +40,7 @@ class HttpServer:
 
     async def drain(self, wait_s_max: float) -> None:
         """Take none any more, close them when they are idle or have their answers; cancel what takes longer."""
+        self.ending = True
         if self._listening is not None:
             self._listening.close()
         for connection in [*self.connections]:

@@ -16,7 +16,7 @@ from warmpool.errors import Cancelled
 from warmpool.http_beginning import BEGIN_S, BEGINNING
 from warmpool.http_messages import CallerGone, Request, Response
 from warmpool.http_parser import HEAD_BYTES_MAX
-from warmpool.http_protocol import HEAD_S_MAX, HttpProtocol
+from warmpool.http_protocol import HEAD_S_MAX, TAKE_S_MAX, HttpProtocol
 from warmpool.http_server import HttpServer
 
 IDLE_S = 75
@@ -31,7 +31,9 @@ class Line(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
+        self.aborted = False
         self.reading = True
+        self.untaken_bytes = 0  # of what was written
 
     def write(self, data: Any) -> None:
         assert not self.closed
@@ -40,8 +42,14 @@ class Line(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
     def is_closing(self) -> bool:
         return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.untaken_bytes
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -60,8 +68,10 @@ class Connection:
         self._reads = reads
         self.left = 0  # requests whose caller is gone, as the application was told
         self.waiting = 0
+        self.noted = 0  # requests of which it was told that their answers are sent, or never will be
         self.line = Line()
-        self.protocol = HttpProtocol(HttpServer(self._app, IDLE_S))
+        self.server = HttpServer(self._app, IDLE_S)
+        self.protocol = HttpProtocol(self.server)
         self.protocol.connection_made(self.line)
 
     async def _app(self, request: Request) -> Response:
@@ -83,7 +93,12 @@ class Connection:
             return Response(status=499)
         finally:
             self.waiting -= 1
-        return Response(request.path.encode() + b" " + body)
+        response = Response(request.path.encode() + b" " + body)
+        response.after = self._note
+        return response
+
+    def _note(self) -> None:
+        self.noted += 1
 
     async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
@@ -286,6 +301,102 @@ async def test_the_end_is_watched_for_while_an_answer_is_awaited_however_large_t
     assert not connection.line.reading, "a second request waits in the socket"
 
 
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("http://here:80/a?b#c", "/a"), ("http://here", "/"), ("http://here?b", "/"), ("/a%20%C3%A9%ff", "/a é\ufffd")],
+)
+def test_a_target_may_have_a_host_and_no_path_and_its_path_is_decoded(target, path):
+    async def story() -> None:
+        connection = Connection()
+        await connection.send(f"GET {target} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        assert connection.answers == [(200, f"{path} ")]
+
+    manual_clock(story)()
+
+
+# Many requests, and callers that do not take their answers
+
+
+@manual_clock
+async def test_what_comes_behind_several_requests_is_read_when_the_last_of_them_is_answered():
+    connection = Connection(held=True)
+    await connection.send(GET % 0 + GET % 1 + GET % 2)
+    assert not connection.line.reading
+    for number in range(2):
+        first, connection.gate = connection.gate, asyncio.Event()
+        first.set()
+        await rest()
+        assert len(connection.answers) == number + 1
+        assert connection.line.reading == (number == 1), "else each answer would let in any number of others"
+    connection.gate.set()
+    await rest()
+    assert connection.answers == [(200, f"/{number} ") for number in range(3)]
+
+
+@manual_clock
+async def test_what_waits_for_a_caller_that_takes_nothing_is_one_answer_and_the_connection_ends():
+    connection = Connection()
+    connection.protocol.pause_writing()
+    connection.line.untaken_bytes = 1000
+    await connection.send(GET % 0, GET % 1)
+    for untaken_bytes in (999, 500):  # it takes a little
+        connection.line.untaken_bytes = untaken_bytes
+        await pass_s(TAKE_S_MAX)
+        assert (connection.answers, connection.line.closed) == ([], False)
+    await pass_s(TAKE_S_MAX)
+    assert connection.line.aborted
+    connection.protocol.connection_lost(None)
+    await rest()
+    assert (connection.answers, connection.noted) == ([], 1)
+
+
+@manual_clock
+async def test_who_takes_its_answers_again_has_them_all_however_long_the_next_one_takes():
+    connection = Connection()
+    connection.protocol.pause_writing()
+    await connection.send(GET % 0 + GET % 1)
+    first, connection.gate = connection.gate, asyncio.Event()
+    assert first.is_set()
+    connection.protocol.resume_writing()
+    await rest()
+    assert connection.answers == [(200, "/0 ")]
+    await pass_s(10 * TAKE_S_MAX)
+    connection.gate.set()
+    await rest()
+    assert (connection.answers, connection.line.closed) == ([(200, "/0 "), (200, "/1 ")], False)
+
+
+@pytest.mark.parametrize("end", ["idle", "close", "half", "no http"])
+def test_a_connection_whose_caller_does_not_take_what_was_sent_ends_all_the_same(end):
+    async def story() -> None:
+        connection = Connection()
+        await connection.send(GET % 0 if end != "close" else GET[:-2] % 0 + b"Connection: close\r\n\r\n")
+        connection.line.untaken_bytes = 1000
+        if end == "no http":
+            await connection.send(b"GARBAGE\r\n\r\n")
+        elif end == "half":
+            assert connection.protocol.eof_received() is False
+        await pass_s(IDLE_S - TAKE_S_MAX if end == "idle" else 0)
+        assert not connection.line.aborted
+        await pass_s(TAKE_S_MAX)
+        assert not connection.line.aborted, "it was not known yet whether it takes anything"
+        await pass_s(TAKE_S_MAX)
+        assert connection.line.aborted
+
+    manual_clock(story)()
+
+
+@manual_clock
+async def test_an_answer_that_is_not_taken_when_the_server_ends_is_noted_all_the_same():
+    connection = Connection()
+    connection.protocol.pause_writing()
+    await connection.send(GET % 0)
+    assert connection.noted == 0
+    await connection.server.drain(0.0)
+    await rest()
+    assert (connection.noted, connection.server.tasks) == (1, set())
+
+
 # What is no HTTP
 
 
@@ -342,13 +453,25 @@ FIELD = b"x: " + b"a" * 1000 + b"\r\n"
         [b"GET /0 HTTP/1.1\r\n" + FIELD * 70],
         [b"GET /0 HTTP/1.1\r\nx: ", *[b"a" * 1000] * 70],
         [b"GET /", *[b"a" * 1000] * 70],
+        [b"GET /0 HTTP/1.1\r\n", *[b"x:\r\n" * 100] * 20],
         [b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n", FIELD * 30, b"\r\n"],
         [b"\r\n" * 1000] * 40,
         [b"POST /0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", *[FIELD] * 70],
         [b"POST /0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx: ", *[b"a" * 1000] * 70],
         [b"POST /0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;x=", *[b"a" * 1000] * 70],
     ],
-    ids=["fields", "one piece", "one field", "url", "both", "empty lines", "trailers", "one trailer", "extension"],
+    ids=[
+        "fields",
+        "one piece",
+        "one field",
+        "url",
+        "many",
+        "both",
+        "empty lines",
+        "trailers",
+        "one trailer",
+        "extension",
+    ],
 )
 def test_what_is_around_a_body_is_bounded(head):
     async def story() -> None:
@@ -368,6 +491,16 @@ async def test_heads_below_the_bound_and_bodies_above_it_are_taken_again_and_aga
         await connection.send(b"POST /0 HTTP/1.1\r\n", *[FIELD] * 60, b"Content-Length: 100000\r\n\r\n")
         await connection.send(*[b"b" * 1000] * 100)
     assert [status for status, _ in connection.answers] == [200] * 4
+
+
+@manual_clock
+async def test_any_number_of_requests_without_fields_is_taken():
+    bare = b"GET /0 HTTP/1.1\r\n\r\n"
+    connection = Connection()
+    for _ in range(4):
+        await connection.send(*[bare] * (HEAD_BYTES_MAX // len(bare) // 3))
+    await connection.send(bare * (1 + HEAD_BYTES_MAX // len(bare)), bare)
+    assert not connection.line.closed
 
 
 # Time

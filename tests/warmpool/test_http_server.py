@@ -7,7 +7,9 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
+from tests.warmpool.test_http_protocol import Line
 from warmpool.http_messages import Request, Response
+from warmpool.http_protocol import HttpProtocol
 from warmpool.http_server import HttpServer
 
 LONG_S = 30.0
@@ -87,6 +89,18 @@ def test_what_takes_longer_than_the_end_may_is_cancelled_and_answered_by_that():
             answer = await end(busy)
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert answer.endswith(b"too late")
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_was_taken_in_the_turn_in_which_the_end_began_ends_at_once():
+    async def story() -> None:
+        async with served() as one:
+            await one.server.drain(0.0)
+            late, line = HttpProtocol(one.server), Line()
+            late.connection_made(line)
+            assert line.closed
+            late.connection_lost(None)
 
     asyncio.run(story())
 
