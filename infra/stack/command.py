@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -45,9 +45,7 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("names", nargs="*", metavar="PROCESS", help=f"only these ({', '.join(PROCESSES)})")
     logs.add_argument("--lines", type=_lines, default=10, metavar="N", help="old lines of each first (%(default)s)")
     logs.add_argument("--no-follow", action="store_true", help="end after the old lines")
-    logs.add_argument("--json", action="store_true", help="a line of JSON each")
-    status = _add(commands, "status", do_status, "tell how it is; 0 if all of it is ready, else 1")
-    status.add_argument("--json", action="store_true", help="print JSON")
+    _add(commands, "status", do_status, "tell how it is; 0 if all of it is ready, else 1")
     return found
 
 
@@ -59,14 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
         with foreground():
             run: Callable[[argparse.Namespace, Folder], int] = chosen.run
             return run(chosen, Folder(Path(chosen.folder)))
-    except (StackFailed, RunFailed) as error:
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (StackFailed, RunFailed, OSError) as error:
         print(f"stack: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def do_up(chosen: argparse.Namespace, folder: Folder) -> int:
@@ -76,17 +74,28 @@ def do_up(chosen: argparse.Namespace, folder: Folder) -> int:
     with folder.alone():
         state = bring_up(folder, asked, say)
     say(f"up after {time.monotonic() - began_s:.1f} s; `make logs`, `make stack-status`, `make down`")
-    for line in _addresses(state):
-        print(line, flush=True)
-    return _stay(folder, state) if chosen.foreground else 0
+    urls = {one.name: one.url for one in state.services}
+    if chosen.json:
+        _print_json({"folder": str(folder.path), "store": state.options.store, "urls": urls})
+    else:
+        print(*_addresses(state, urls), sep="\n", flush=True)
+    return _stay(folder, state, json=chosen.json) if chosen.foreground else 0
 
 
 def do_down(chosen: argparse.Namespace, folder: Folder) -> int:
     """Take it down."""
-    if not folder.path.is_dir():
+    there = folder.path.is_dir()
+    ended = there and _take_down(folder, destroy=chosen.destroy)
+    if not ended:
         say(f"no stack is up in {folder.path}")
-        return 0
-    if chosen.destroy:
+    if chosen.json:
+        _print_json({"folder": str(folder.path), "ended": ended, "removed": there and chosen.destroy})
+    return 0
+
+
+def _take_down(folder: Folder, *, destroy: bool) -> bool:
+    """Whether a stack was up, or what was left of one."""
+    if destroy:
         _confirm(folder)
     with folder.alone():
         began_s = time.monotonic()
@@ -94,12 +103,10 @@ def do_down(chosen: argparse.Namespace, folder: Folder) -> int:
         if state:
             take_down(folder, state, say)
             say(f"down after {time.monotonic() - began_s:.1f} s")
-        else:
-            say(f"no stack is up in {folder.path}")
-        if chosen.destroy:
+        if destroy:
             folder.destroy()
             say(f"removed {folder.path}")
-    return 0
+    return state is not None
 
 
 def do_logs(chosen: argparse.Namespace, folder: Folder) -> int:
@@ -112,7 +119,7 @@ def do_logs(chosen: argparse.Namespace, folder: Folder) -> int:
     view = _view(folder, chosen.names, chosen.lines)
     try:
         for line in view.follow(lambda: chosen.no_follow):
-            print(msgspec.json.encode(line._asdict()).decode() if chosen.json else _shown(line), flush=True)
+            print(_shown(line, json=chosen.json), flush=True)
     except KeyboardInterrupt:
         return 0
     finally:
@@ -124,7 +131,7 @@ def do_status(chosen: argparse.Namespace, folder: Folder) -> int:
     """Tell how it is."""
     report = report_of(folder, read_state(folder))
     if chosen.json:
-        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+        _print_json(report)
     else:
         show(Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else COLUMNS), report)
     return 0 if report.well else 1
@@ -144,11 +151,12 @@ def _add(
     found = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
     folder = os.environ.get("STACK") or ".stack"
     found.add_argument("--folder", metavar="DIR", default=folder, help="where it keeps what it keeps (%(default)s)")
+    found.add_argument("--json", action="store_true", help="print JSON; of logs, a line each")
     found.set_defaults(run=run)
     return found
 
 
-def _stay(folder: Folder, state: State) -> int:
+def _stay(folder: Folder, state: State, *, json: bool) -> int:
     """Show logs until Ctrl-C or SIGTERM, or until the supervisor has ended; then take the stack down."""
     view = _view(folder, [], 0)
     supervisor = Supervisor(folder)
@@ -164,7 +172,7 @@ def _stay(folder: Folder, state: State) -> int:
     status = 1
     try:
         for line in view.follow(ended):
-            print(_shown(line), flush=True)
+            print(_shown(line, json=json), flush=True)
     except KeyboardInterrupt:
         status = 0
     finally:
@@ -179,13 +187,18 @@ def _view(folder: Folder, names: list[str], lines_max: int) -> LogView:
     return LogView({name: folder.log(name) for name in names or PROCESSES}, lines_max)
 
 
-def _shown(line: Line) -> str:
+def _shown(line: Line, *, json: bool) -> str:
+    if json:
+        return msgspec.json.encode(line._asdict()).decode()
     return shown(line, PROCESSES.index(line.process), colours=coloured())
 
 
-def _addresses(state: State) -> list[str]:
+def _print_json(document: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(document)).decode(), flush=True)
+
+
+def _addresses(state: State, urls: Mapping[str, str]) -> list[str]:
     """Where a person goes next."""
-    urls = {one.name: one.url for one in state.services}
     return [
         f"functions   {urls['functions']}",
         f"instances   {urls['instance-1']} {urls['instance-2']}",

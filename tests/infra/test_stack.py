@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -30,8 +31,9 @@ def brought_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackProces
         stack.up()
         yield stack
     finally:
-        done = stack.run("down", "--destroy", CONFIRM="yes")
+        done = stack.run("down", "--destroy", "--json", CONFIRM="yes")
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["removed"]
     assert not stack.folder.exists()
     stack.assert_gone()
 
@@ -138,7 +140,11 @@ def test_a_request_reaches_the_receiver_as_one_trace(stack: StackProcesses) -> N
 
 def test_a_stack_that_is_up_is_left_as_it_is_and_no_other_comes_up_there(stack: StackProcesses) -> None:
     before = {one["name"]: one["pid"] for one in stack.status()["processes"]}
-    assert "the stack is up already" in stack.up()
+    again = stack.run(*stack.up_arguments, "--json")
+    assert "the stack is up already" in again.stderr
+    told = json.loads(again.stdout)
+    assert (told["folder"], told["store"], set(told["urls"])) == (str(stack.folder), "gs://warmpool", set(before))
+    assert told["urls"]["functions"] == stack.url("port", "")
     other = stack.run(*stack.up_arguments, GCS_PORT="1")
     assert other.returncode == 1
     assert (
@@ -169,8 +175,9 @@ def test_what_a_killed_supervisor_ran_ends_and_the_stack_comes_up_again(stack: S
 def test_down_and_up_again_loses_no_artifact_and_compiles_nothing(stack: StackProcesses) -> None:
     before = artifacts(stack)
     assert {name.partition("/")[0] for name in before} >= {"executables", "programs", "weights", "models"}
-    done = stack.run("down")
+    done = stack.run("down", "--json")
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"folder": str(stack.folder), "ended": True, "removed": False}
     stack.assert_gone()
     assert [line.split()[1] for line in done.stderr.splitlines()][:3] in (
         ["functions", "instance-1", "instance-2"],
@@ -210,3 +217,13 @@ def test_a_taken_port_is_named_with_the_setting_that_changes_it_and_nothing_star
     assert line.startswith(f"stack: OTLP_PORT: port {port} cannot be had")
     assert line.endswith("choose another with OTLP_PORT=...")
     assert not (stack.folder / "state.json").exists()
+
+
+def test_what_the_system_refuses_is_one_line_and_leaves_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "prometheus.yml" / "folder").mkdir(parents=True)  # a file is to be written there
+    stack = StackProcesses(tmp_path)
+    done = stack.run(*stack.up_arguments)
+    assert done.returncode == 1
+    *_, line = done.stderr.splitlines()
+    assert line.startswith("stack: [Errno 21] Is a directory: ")
+    assert not (tmp_path / "state.json").exists()

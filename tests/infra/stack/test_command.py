@@ -72,6 +72,8 @@ def test_where_nothing_is_up_down_says_so_and_changes_nothing(
     assert main(["down", "--folder", str(folder)]) == 0
     assert f"no stack is up in {folder}" in capsys.readouterr().err
     assert not folder.exists()
+    assert main(["down", "--json", "--folder", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"folder": str(folder), "ended": False, "removed": False}
     assert main(["status", "--json", "--folder", str(folder)]) == 1
     assert json.loads(capsys.readouterr().out)["up"] is False
 
