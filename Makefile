@@ -100,8 +100,8 @@ test-oldest: .venv-oldest/.installed ## run the tests that touch jax on the olde
 
 # These need no environment of ours: any Python 3.12 does.
 DEPLOY_PYTHON = $(if $(wildcard $(PYTHON_BIN)/python),$(PYTHON_BIN)/python,$$(sh .ci/find_python.sh))
-DEPLOY = @exec $(DEPLOY_PYTHON) -m infra.deploy $@ --settings $(SETTINGS) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) \
-  $(if $(CONFIRM),--confirm $(CONFIRM)) $(if $(TAG),--tag $(TAG)) $(if $(VARIANT),--variant $(VARIANT)) $(ARGS)
+DEPLOY = @exec $(DEPLOY_PYTHON) -m infra.deploy $@ --settings '$(SETTINGS)' $(if $(filter-out 0,$(DRY_RUN)),--dry-run) \
+  $(if $(CONFIRM),--confirm '$(CONFIRM)') $(if $(TAG),--tag '$(TAG)') $(if $(VARIANT),--variant '$(VARIANT)') $(ARGS)
 
 infra-check: ## check what is written for Terraform: format, validity, tests on a mocked provider, known weaknesses
 	@python=$$(sh .ci/find_python.sh) && PYTHON="$$python" exec sh infra/terraform/check.sh

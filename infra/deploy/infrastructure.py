@@ -66,7 +66,7 @@ class Infrastructure:
 
     def listed(self, name: str) -> list[str]:
         """What a map among the outputs holds, in the order of its keys; empty for a dry run."""
-        self._outputs.pick(name, f".{name}.value[]", lambda _: "")
+        self._outputs.pick(name, f'[.{name}.value[]?] | join("\\n")', lambda _: "")
         content = (self._outputs.content or {}).get(name, {}).get("value") or {}
         return [content[key] for key in sorted(content)]
 

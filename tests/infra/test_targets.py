@@ -13,7 +13,7 @@ import pytest
 
 from infra.deploy.settings import ALLOWED
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
-from tests.infra.sequences import BACK, DEPLOY, PUSH, SEQUENCES
+from tests.infra.sequences import BACK, DEPLOY, FOLLOWERS, PUSH, SEQUENCES
 from tests.instance_process import WAIT_S_MAX
 
 TARGETS = (*SEQUENCES, "deploy", "rollback")
@@ -85,6 +85,18 @@ def test_a_dry_run_runs_nothing_and_what_it_prints_does_the_same(tmp_path, targe
     assert dry.world["tags"] == real.world["tags"]
 
 
+@pytest.mark.skipif("WARMPOOL_CI" not in os.environ and not shutil.which("jq"), reason="there is no jq")
+def test_the_script_of_a_deployment_without_functions_ends_well_too(cloud):
+    cloud.change(outputs=cloud.world["outputs"] | {"function_names": {}}, tags={"previous": "pool-00000"})
+    script = cloud.make("deploy", DRY_RUN="1").out
+    run = subprocess.run(
+        [cloud.folder / "sh"], input=script, text=True, cwd=ROOT, env={"PATH": str(cloud.folder)},
+        capture_output=True, timeout=WAIT_S_MAX, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert cloud.calls()[-1] == FOLLOWERS[-1]
+
+
 @pytest.mark.parametrize(
     ("missing", "target", "word"),
     [
@@ -139,6 +151,7 @@ def test_the_example_of_the_settings_needs_but_a_project_and_a_region_however_th
     example = (ROOT / "infra/settings.env.example").read_text()
     filled = example.replace("PROJECT=\n", 'PROJECT = "my-project-1"\n')
     filled = filled.replace("REGION=\n", "REGION='europe-west4' # near\n")
+    cloud.settings = cloud.folder / "mine, for dev.env"
     cloud.settings.write_text(filled, "utf-8-sig", newline="\r\n")  # as some editors do
     assert cloud.make("infra-plan").status == 0
     assert cloud.calls() == SEQUENCES["infra-plan"]
