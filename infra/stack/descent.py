@@ -6,8 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from examples.children import RunFailed
 from infra.stack import marked
-from infra.stack.errors import StackFailed
 from infra.stack.folder import Folder
 from infra.stack.services import STOP_S_MAX, tier_of
 from infra.stack.state import State
@@ -21,7 +21,7 @@ def take_down(folder: Folder, state: State, say: Callable[[str], None]) -> None:
     """End all processes of a stack, in order where its supervisor answers. What it keeps stays.
 
     Raises:
-        StackFailed: One does not end, though it was killed.
+        RunFailed: One does not end, though it was killed.
     """
     supervisor = Supervisor(folder)
     running = supervisor.processes()
@@ -41,7 +41,7 @@ def take_down(folder: Folder, state: State, say: Callable[[str], None]) -> None:
         killed = marked.send(state.mark, signal.SIGKILL)
         say(f"{len(killed)} processes did not end, and were killed")
         if not marked.wait_gone(state.mark, SPARE_S):
-            raise StackFailed(f"these processes do not end: {', '.join(map(str, marked.marked(state.mark)))}")
+            raise RunFailed(f"these processes do not end: {', '.join(map(str, marked.marked(state.mark)))}")
     folder.forget_run()
 
 
@@ -55,7 +55,7 @@ def _stop(supervisor: Supervisor, names: set[str], say: Callable[[str], None]) -
         supervisor.stop_process(name)
     while pending:
         if time.monotonic() - began_s > STOP_S_MAX + SPARE_S:
-            raise StackFailed(f"supervisord does not stop {', '.join(sorted(pending))}")
+            raise RunFailed(f"supervisord does not stop {', '.join(sorted(pending))}")
         running = supervisor.processes()
         if running is None:
             return  # it ended, and what it ran with it

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.stack.errors import StackFailed
+from examples.children import RunFailed
 
 _STATE, _SOCKET, _CONFIGURATION, _PID = "state.json", "supervisord.sock", "supervisord.conf", "supervisord.pid"
 _OF_A_RUN = (_STATE, _SOCKET, _CONFIGURATION, _PID, "prometheus.yml", "copies")
@@ -49,14 +49,14 @@ class Folder:
         """Make it and its subfolders.
 
         Raises:
-            StackFailed: It cannot be made, or is not ours.
+            RunFailed: It cannot be made, or is not ours.
         """
         self._check()
         try:
             for folder in (self.logs, self.artifacts, self.keys, self.copies, self.metrics):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StackFailed(f"{self.path} cannot be made: {error.strerror}") from None
+            raise RunFailed(f"{self.path} cannot be made: {error.strerror}") from None
         self.keys.chmod(0o700)
 
     def forget_run(self) -> None:
@@ -68,7 +68,7 @@ class Folder:
         """Remove it with all that it keeps.
 
         Raises:
-            StackFailed: It holds something that no stack made.
+            RunFailed: It holds something that no stack made.
         """
         self._check()
         if self.path.is_dir():
@@ -79,21 +79,21 @@ class Folder:
         """Be the only command that changes the stack, during a block.
 
         Raises:
-            StackFailed: Another one does.
+            RunFailed: Another one does.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise StackFailed(f"{self.path}: another `up` or `down` is at work here; wait for its end") from None
+                raise RunFailed(f"{self.path}: another `up` or `down` is at work here; wait for its end") from None
             yield
 
     def _check(self) -> None:
         found = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         other = sorted(name for name in found - {*_OF_A_RUN, *_KEPT} if not name.startswith(_UNFINISHED))
         if other:
-            raise StackFailed(f"{self.path} holds {other[0]}, which no stack made; choose another folder (STACK=...)")
+            raise RunFailed(f"{self.path} holds {other[0]}, which no stack made; choose another folder (STACK=...)")
 
 
 def _remove(path: Path) -> None:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.stack.errors import StackFailed
+from examples.children import RunFailed
 
 DOWNLOAD_S_MAX = 300.0
 SCRAPE_S = 1
@@ -25,7 +25,7 @@ def find_program(tools: Path) -> Path:
     """Prometheus: on the PATH, or unpacked in `tools`, where it is put if it is not there yet.
 
     Raises:
-        StackFailed: It cannot be had; the message says why.
+        RunFailed: It cannot be had; the message says why.
     """
     if found := shutil.which("prometheus"):
         return Path(found)
@@ -58,13 +58,13 @@ def page_packages(depends: str) -> list[str]:
 def _unpack(tools: Path) -> None:
     missing = [name for name in ("apt-get", "apt-cache", "dpkg-deb") if not shutil.which(name)]
     if missing:
-        raise StackFailed(f"there is no prometheus on the PATH, and no {missing[0]} to get it; install it")
+        raise RunFailed(f"there is no prometheus on the PATH, and no {missing[0]} to get it; install it")
     with tempfile.TemporaryDirectory(dir=tools.parent) as place:
         folder, root = Path(place, "archives"), Path(place, "root")
         folder.mkdir()
         try:
             _download(folder)
-        except StackFailed:  # apt's own lists may be old, or not there
+        except RunFailed:  # apt's own lists may be old, or not there
             _run(["apt-get", "update"])
             _download(folder)
         for archive in sorted(folder.glob("*.deb")):
@@ -91,8 +91,8 @@ def _run(command: Sequence[str], folder: Path | None = None) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise StackFailed(f"{' '.join(command[:3])} takes more than {DOWNLOAD_S_MAX:.0f} s") from None
+        raise RunFailed(f"{' '.join(command[:3])} takes more than {DOWNLOAD_S_MAX:.0f} s") from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["nothing"]
-        raise StackFailed(f"{' '.join(command[:5])} failed: {said[-1]}")
+        raise RunFailed(f"{' '.join(command[:5])} failed: {said[-1]}")
     return done.stdout

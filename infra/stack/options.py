@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from examples.children import RunFailed
 from examples.loopback import HOST, port
 from examples.publishing import MODELS, model_file
-from infra.stack.errors import StackFailed
 
 BUCKET = "warmpool"
 MODELS_DEFAULT = ",".join(str(model_file(name)) for name in MODELS)
@@ -91,12 +91,12 @@ def read(arguments: argparse.Namespace) -> Options:
     """The options that flags give.
 
     Raises:
-        StackFailed: One names a file that is not there.
+        RunFailed: One names a file that is not there.
     """
     models = tuple(path for path in arguments.models.split(",") if path)
     for path in (*models, arguments.source):
         if not Path(path).is_file():
-            raise StackFailed(f"{path}: there is no such file; allowed: models that are published, a function's source")
+            raise RunFailed(f"{path}: there is no such file; allowed: models that are published, a function's source")
     ports = Ports(**{one.name: getattr(arguments, one.name) for one in fields(Ports)})
     return Options(ports, models, arguments.source, arguments.target)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from infra.stack.errors import StackFailed
+from examples.children import RunFailed
 from infra.stack.folder import Folder
 from infra.stack.options import Options
 from infra.stack.services import Service
@@ -42,14 +42,14 @@ def read_state(folder: Folder) -> State | None:
     """The stack that was brought up in a folder, None if there is none.
 
     Raises:
-        StackFailed: It cannot be read.
+        RunFailed: It cannot be read.
     """
     try:
         return msgspec.json.decode(folder.state.read_bytes(), type=State)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise StackFailed(f"{folder.state} is damaged ({error}); end what it lists, then remove it") from None
+        raise RunFailed(f"{folder.state} is damaged ({error}); end what it lists, then remove it") from None
 
 
 def write_state(folder: Folder, state: State) -> None:

@@ -20,7 +20,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infra.stack.errors import StackFailed
+from examples.children import RunFailed
 from infra.stack.folder import Folder
 from infra.stack.services import STOP_S_MAX, Service
 
@@ -55,11 +55,11 @@ class Supervisor:
         """Start it, in the background, with nothing started by it yet.
 
         Raises:
-            StackFailed: It does not come up.
+            RunFailed: It does not come up.
         """
         setpriv = shutil.which("setpriv")
         if not setpriv:
-            raise StackFailed("setpriv is not on the PATH; install util-linux")
+            raise RunFailed("setpriv is not on the PATH; install util-linux")
         self._folder.configuration.write_text(configuration(self._folder, services, setpriv))
         command = [str(PROGRAM), "--configuration", str(self._folder.configuration)]
         done = subprocess.run(
@@ -74,11 +74,11 @@ class Supervisor:
         )
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if line.startswith("Error")] or [done.stderr.strip()]
-            raise StackFailed(f"supervisord does not start: {said[0]}")
+            raise RunFailed(f"supervisord does not start: {said[0]}")
         deadline_s = time.monotonic() + START_S_MAX
         while self.processes() is None:
             if time.monotonic() > deadline_s:
-                raise StackFailed(f"supervisord does not answer; see {self._folder.log(OWN_LOG)}")
+                raise RunFailed(f"supervisord does not answer; see {self._folder.log(OWN_LOG)}")
             time.sleep(0.05)
 
     def processes(self) -> dict[str, Process] | None:
@@ -107,9 +107,9 @@ class Supervisor:
         try:
             getattr(self._server.supervisor, method)(*arguments)
         except xmlrpc.client.Fault as fault:
-            raise StackFailed(f"supervisord refuses {method} {' '.join(map(str, arguments[:1]))}: {fault}") from None
+            raise RunFailed(f"supervisord refuses {method} {' '.join(map(str, arguments[:1]))}: {fault}") from None
         except (OSError, HTTPException, xmlrpc.client.Error) as error:
-            raise StackFailed(f"supervisord does not answer: {error}") from None
+            raise RunFailed(f"supervisord does not answer: {error}") from None
         finally:
             self._transport.close()
 
@@ -118,7 +118,7 @@ def configuration(folder: Folder, services: Sequence[Service], setpriv: str) -> 
     """What supervisord reads.
 
     Raises:
-        StackFailed: A command or path holds what cannot be said in it.
+        RunFailed: A command or path holds what cannot be said in it.
     """
     own = {
         "logfile": folder.log(OWN_LOG),
@@ -164,7 +164,7 @@ def _program(folder: Folder, service: Service, setpriv: str) -> dict[str, object
 def _value(text: str) -> str:
     for bad in ("\n", "%", " ;", " #", "\t;", "\t#"):  # some values are expanded twice, others once
         if bad in text:
-            raise StackFailed(f"{text!r} holds {bad!r}, which supervisord's configuration cannot say")
+            raise RunFailed(f"{text!r} holds {bad!r}, which supervisord's configuration cannot say")
     return text
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.stack.errors import StackFailed
+from examples.children import RunFailed
 from infra.stack.folder import Folder
 from infra.stack.options import Options, Ports
 from infra.stack.services import services
@@ -34,7 +34,7 @@ def test_a_stack_is_read_as_it_was_written_and_forgotten_when_it_is_down(tmp_pat
 def test_a_state_that_cannot_be_read_is_told_and_kept(tmp_path: Path) -> None:
     folder, _ = made(tmp_path / "folder")
     folder.state.write_text('{"mark": "x"')
-    with pytest.raises(StackFailed, match=r"state\.json is damaged"):
+    with pytest.raises(RunFailed, match=r"state\.json is damaged"):
         read_state(folder)
     assert folder.state.exists()
 
@@ -44,9 +44,9 @@ def test_destroying_takes_nothing_that_no_stack_made(tmp_path: Path) -> None:
     (folder.artifacts / "object").touch()
     precious = folder.path / "thesis.tex"
     precious.touch()
-    with pytest.raises(StackFailed, match=r"holds thesis\.tex, which no stack made"):
+    with pytest.raises(RunFailed, match=r"holds thesis\.tex, which no stack made"):
         folder.destroy()
-    with pytest.raises(StackFailed, match=r"holds thesis\.tex, which no stack made"):
+    with pytest.raises(RunFailed, match=r"holds thesis\.tex, which no stack made"):
         folder.make()
     assert precious.exists()
     assert (folder.artifacts / "object").exists()
@@ -58,7 +58,7 @@ def test_destroying_takes_nothing_that_no_stack_made(tmp_path: Path) -> None:
 
 def test_two_commands_cannot_change_a_stack_at_once(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "folder")
-    at_work = pytest.raises(StackFailed, match="another `up` or `down` is at work")
+    at_work = pytest.raises(RunFailed, match="another `up` or `down` is at work")
     with folder.alone(), at_work, Folder(folder.path).alone():
         pass
     with folder.alone():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.stack.errors import StackFailed
+from examples.children import RunFailed
 from infra.stack.metrics import configuration, find_program, page_packages
 
 STAND_IN = """#!/bin/sh
@@ -41,7 +41,7 @@ def test_what_is_on_the_path_is_taken(path: Path, tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_apt_that_is_said(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(StackFailed, match="no prometheus on the PATH, and no apt-get to get it"):
+    with pytest.raises(RunFailed, match="no prometheus on the PATH, and no apt-get to get it"):
         find_program(tmp_path / "tools")
 
 
@@ -62,7 +62,7 @@ def test_a_download_that_fails_is_tried_after_an_update_and_told_with_its_last_l
     put(path, "apt-get", f"#!/bin/sh\n{failing}")
     for name in ("apt-cache", "dpkg-deb"):
         put(path, name, STAND_IN)
-    with pytest.raises(StackFailed, match="apt-get update failed: E: none to be had"):
+    with pytest.raises(RunFailed, match="apt-get update failed: E: none to be had"):
         find_program(tmp_path / "tools")
     assert (path / "apt-get.said").read_text().split() == ["--option", "update"]
     assert not (tmp_path / "tools").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from supervisor.options import ServerOptions
 
-from infra.stack.errors import StackFailed
+from examples.children import RunFailed
 from infra.stack.folder import Folder
 from infra.stack.options import Options, Ports
 from infra.stack.services import Service, services
@@ -45,12 +45,12 @@ def test_it_ends_functions_first_then_instances_then_what_they_need(tmp_path: Pa
 
 @pytest.mark.parametrize("bad", ["a ;b", "a #b", "a\nb", "50%"])
 def test_what_its_configuration_cannot_say_is_refused(bad: str, tmp_path: Path) -> None:
-    with pytest.raises(StackFailed, match="cannot say"):
+    with pytest.raises(RunFailed, match="cannot say"):
         configuration(Folder(tmp_path), (Service("one", ("run", bad), "", ""),), "setpriv")
 
 
 def test_a_supervisor_that_is_not_there_has_no_processes(tmp_path: Path) -> None:
     supervisor = Supervisor(Folder(tmp_path))
     assert supervisor.processes() is None
-    with pytest.raises(StackFailed, match="does not answer"):
+    with pytest.raises(RunFailed, match="does not answer"):
         supervisor.shut_down()
