@@ -2,8 +2,8 @@
 
 resource "google_project_service" "this" {
   for_each = toset([
-    "artifactregistry", "billingbudgets", "cloudkms", "cloudscheduler", "compute", "dns", "eventarc", "iam", "logging",
-    "monitoring", "pubsub", "run", "secretmanager", "storage",
+    "artifactregistry", "billingbudgets", "cloudkms", "cloudresourcemanager", "cloudscheduler", "compute", "dns", "eventarc",
+    "iam", "iamcredentials", "logging", "monitoring", "pubsub", "run", "secretmanager", "storage",
   ])
 
   project            = var.project

@@ -53,6 +53,22 @@ ENCRYPTED: dict[str, tuple[str | int, ...]] = {
     "google_cloud_run_v2_service": ("template", 0, "encryption_key"),
     "google_cloud_run_v2_job": ("template", 0, "template", 0, "encryption_key"),
 }
+SERVICES = {
+    "artifact_registry": "artifactregistry",
+    "billing": "billingbudgets",
+    "cloud_run": "run",
+    "cloud_scheduler": "cloudscheduler",
+    "compute": "compute",
+    "dns": "dns",
+    "kms": "cloudkms",
+    "logging": "logging",
+    "monitoring": "monitoring",
+    "project_iam_custom_role": "iam",
+    "pubsub": "pubsub",
+    "secret_manager": "secretmanager",
+    "service_account": "iam",
+    "storage": "storage",
+}
 RESOURCE = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
 ARGUMENT = re.compile(r"^  (?!for_each|count)(\w+) +=", re.MULTILINE)
 PATHS = {
@@ -174,6 +190,16 @@ def test_the_bucket_is_private_and_all_that_is_kept_is_encrypted_with_keys_of_ou
         for step in ENCRYPTED[one["type"]]:
             unknown = unknown[step]
         assert unknown is True, address
+
+
+def test_the_services_of_google_that_are_used_are_turned_on_and_no_others(
+    plans: dict[str, list[dict[str, Any]]],
+) -> None:
+    on = {one["after"]["service"].removesuffix(".googleapis.com") for one in plans["prod"] if "service" in one["after"]}
+    kinds = {one["type"].removeprefix("google_") for one in plans["prod"]} - {"project_service"}
+    used = {next(of for start, of in SERVICES.items() if kind.startswith(start)) for kind in kinds}
+    # A project's number is read, deployers act as an account, and an event's trigger may be asked for.
+    assert on == used | {"cloudresourcemanager", "iamcredentials", "eventarc"}
 
 
 def test_the_bill_is_bounded_and_a_budget_tells(plans: dict[str, list[dict[str, Any]]]) -> None:
