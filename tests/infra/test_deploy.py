@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from infra.deploy.__main__ import main
+from infra.deploy.shell import ENDING
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, UNREADY, Cloud, Revisions, answering, exposition
 from tests.infra.sequences import (
     ADD,
@@ -254,6 +256,18 @@ def test_a_trial_whose_terminal_goes_away_gives_the_requests_back_though_nobody_
         os.killpg(process.pid, signal.SIGHUP)
         wait_until(lambda: cloud.calls()[-1] == BACK)
         wait_until(lambda: '"shares": {"pool-00001": 100}' in (cloud.folder / "world.json").read_text())
+
+
+def test_who_lets_a_deployment_outlive_the_terminal_is_obeyed(tmp_path):
+    kept = {number: signal.getsignal(number) for number in ENDING}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        assert main(["status", "--settings", str(tmp_path / "none")]) == 2
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is not kept[signal.SIGTERM]
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def test_a_canary_whose_requests_somebody_took_away_is_not_promoted(cloud, revisions):
