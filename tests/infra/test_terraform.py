@@ -126,8 +126,14 @@ def test_nobody_gets_a_role_on_the_whole_project_and_everybody_gets_none(
     assert [one["address"] for one in plan if WHOLE_PROJECT.fullmatch(one["type"])] == []
     everybody = {"allUsers", "allAuthenticatedUsers"}
     assert [one["address"] for one in plan if everybody.intersection(texts_in(one["after"]))] == []
-    granted = [one for one in plan if "_iam_" in one["type"] and one["type"] != "google_project_iam_custom_role"]
-    assert len(granted) > 40  # otherwise this would have looked at nothing
+    kinds = {one["type"] for one in plan if re.search("_iam_|_acl|access_control|_key$", one["type"])}
+    assert {
+        kind for kind in kinds if not kind.endswith("_iam_member")
+    } == {  # no list, no key file: nothing else grants
+        "google_project_iam_custom_role",
+        "google_kms_crypto_key",
+    }
+    assert len([one for one in plan if one["type"].endswith("_iam_member")]) > 40
 
 
 def test_an_account_is_granted_what_it_needs_and_a_function_the_pool_alone(
