@@ -13,9 +13,9 @@ from warmpool.cache_commands.command import COMMANDS as CACHE_COMMANDS
 from warmpool.cli import COMMANDS, main
 
 # What only some commands need: each costs time or may not be installed where the others run.
-HEAVY = {"cache.executable", "flax", "grpc", "jax", "jaxlib", "numpy", "optax", "orbax", "prometheus_client", "uvicorn"}
+HEAVY = {"cache.executable", "flax", "grpc", "jax", "jaxlib", "numpy", "optax", "orbax", "prometheus_client", "uvloop"}
 ALLOWED: dict[str, set[str]] = {
-    "publish": HEAVY - {"grpc", "prometheus_client", "uvicorn"},
+    "publish": HEAVY - {"grpc", "prometheus_client", "uvloop"},
     "cache": {"jax", "jaxlib", "numpy"},  # `cache fill` compiles
 }
 STORE_FLAGS = ["--store", "--trusted-keys", "--distrusted-keys", "--signing-key", "--allow-unsigned"]

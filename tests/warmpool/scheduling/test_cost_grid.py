@@ -68,6 +68,17 @@ def test_the_cheapest_is_what_trying_all_of_them_finds(data):
 
 
 @given(st.data())
+def test_as_many_rows_run_together_as_any_of_them_covers(data):
+    kind, candidates = data.draw(plans() | plans(batch=False))
+    grid = CostGrid(kind, candidates, Prices())
+    need = need_of(data.draw, kind, candidates)
+    shape = grid.shape(need)
+    covering = [one for one in candidates if covers(one.bucket, need | ({"batch": 1} if "batch" in one.bucket else {}))]
+    most = max((one.bucket.get("batch", 1) for one in covering), default=0)
+    assert (0 if shape is None else grid.most_rows(shape)) == most
+
+
+@given(st.data())
 def test_the_joined_shape_of_two_is_that_of_what_covers_both(data):
     kind, candidates = data.draw(plans())
     grid = CostGrid(kind, candidates, Prices())
