@@ -15,6 +15,7 @@ from warmpool.urgency import Urgency
 from warmpool.version_routing import STICKY_HEADER, VERSION_HEADER, Wish
 
 BODY_S_MAX = 60.0  # bytes that are announced are held from the first: a caller has no more time to send them
+_PLAIN = (("content-encoding", "identity"), ("transfer-encoding", "chunked"))
 
 
 class Call:
@@ -68,9 +69,9 @@ async def read_body(request: Request, bytes_max: int, wait_s_max: float, held: H
         Overloaded: as `Held.raise_to`; before it is read, if it says how long it is.
         DeadlineExceeded: its end did not come within `wait_s_max`, or `BODY_S_MAX`.
     """
-    encoding = request.header("content-encoding", "identity")
-    if encoding.strip().lower() != "identity":
-        raise BadInput.about("content-encoding", encoding, "identity")
+    for field, plain in _PLAIN:
+        if (encoding := request.header(field, plain)).strip().lower() != plain:
+            raise BadInput.about(field, encoding, plain)
     declared = request.header("content-length", "0")
     if declared.isdecimal():
         if int(declared) > bytes_max:

@@ -139,3 +139,6 @@ async def test_only_bodies_as_they_are_are_read():
     assert await read_body(request((0, b"a"), content_encoding="Identity"), 3, 10, held()) == b"a"
     with pytest.raises(BadInput, match="content-encoding: got 'gzip'; allowed: identity"):
         await read_body(request(content_encoding="gzip"), 3, 10, held())
+    assert await read_body(request((0, b"a"), transfer_encoding="Chunked"), 3, 10, held()) == b"a"
+    with pytest.raises(BadInput, match="transfer-encoding: got 'gzip, chunked'; allowed: chunked"):
+        await read_body(request(transfer_encoding="gzip, chunked"), 3, 10, held())
