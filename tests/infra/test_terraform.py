@@ -174,10 +174,16 @@ def test_nobody_comes_in_unasked_and_all_that_goes_out_goes_through_the_network(
     assert services.pop(f"warmpool-{example}-pool")["ingress"] == "INGRESS_TRAFFIC_INTERNAL_ONLY"
     outside = "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER" if example == "prod" else "INGRESS_TRAFFIC_ALL"
     assert [service["ingress"] for service in services.values()] == [outside] * 3
-    asked = of_type(plans[example], "google_cloud_run_v2_service").values()
-    assert [service["invoker_iam_disabled"] for service in asked] == [None] * 4
-    templates = [one["template"][0] for one in asked] + [job["template"][0]["template"][0] for job in jobs.values()]
-    assert [template["vpc_access"][0]["egress"] for template in templates] == ["ALL_TRAFFIC"] * 7
+    services = of_type(plans[example], "google_cloud_run_v2_service")
+    assert [service["invoker_iam_disabled"] for service in services.values()] == [None] * 4
+    templates = {name: one["template"][0] for name, one in services.items()}
+    templates |= {name: job["template"][0]["template"][0] for name, job in jobs.items()}
+    assert [template["vpc_access"][0]["egress"] for template in templates.values()] == ["ALL_TRAFFIC"] * 7
+    runs_as = dict.fromkeys(("embed", "digits", "options"), "function") | {"pool": "pool", "publish": "publisher"}
+    assert {name: template["service_account"] for name, template in templates.items()} == {
+        f"warmpool-{example}-{name}": f"warmpool-{example}-{account}@some-project.iam.gserviceaccount.com"
+        for name, account in (runs_as | {"verify": "care", "gc": "care"}).items()
+    }
     walls = of_type(plans[example], "google_compute_firewall").values()
     assert {wall["direction"] for wall in walls} == {"EGRESS"}
 
