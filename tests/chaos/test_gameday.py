@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from benchmarks.gameday.__main__ import kinds, seconds, show
-from benchmarks.gameday.faults import FAULTS
+from benchmarks.gameday.faults import FAULTS, SEEN_S_MAX, worker_killed
 from benchmarks.gameday.game import ANSWERS_MIN, Game, Outcome
 from benchmarks.gameday.instance import until
 from benchmarks.gameday.load import Answer
 from benchmarks.gameday.place import place
 from benchmarks.stores import Folders
+from tests.instance_process import alive
 from tests.once import once
+from tests.warmpool.dead_leases import owners, shorten
 
 COMMAND_S_MAX = 580.0
-FAR = ("disk full", "compile fails", "compile hangs", "compile worker killed")
+FAR = ("disk full", "compile fails", "compile hangs")
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +63,22 @@ def play(here, fault):
 @pytest.mark.parametrize("fault", FAR)
 def test_a_fault_is_noticed_costs_nobody_an_answer_and_is_over_within_its_bound(far, fault):
     play(far, fault)
+
+
+@pytest.mark.slow
+def test_a_compile_worker_that_is_killed_is_too(far, monkeypatch):
+    """Its leases run out at once here."""
+
+    def inject(place, draw):
+        injected = worker_killed(place, draw)
+        until(injected.seen, SEEN_S_MAX, "the instance noticed it")
+        for pid in owners(place.shelf.store):
+            if not alive(pid):
+                shorten(place.shelf.store, pid)
+        return injected
+
+    monkeypatch.setitem(FAULTS, "compile worker killed", replace(FAULTS["compile worker killed"], inject=inject))
+    play(far, "compile worker killed")
 
 
 @pytest.mark.slow

@@ -115,12 +115,13 @@ def test_both_lanes_stand_still_and_everybody_is_answered_by_the_next(instance):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["primary", "cpu"])
-def test_a_lane_that_stands_still_while_nobody_asks_is_found_by_being_asked(instance, name):
-    pid = pid_of(instance, name)
-    send(pid, signal.SIGSTOP)
-    within(HANG_S_MAX, partial(warm, instance, name, pid))
-    assert instance.lane(name)["ended"] == {"silent": 1}
+def test_lanes_that_stand_still_while_nobody_asks_are_found_by_being_asked(instance):
+    pids = {name: pid_of(instance, name) for name in ("primary", "cpu")}
+    for pid in pids.values():
+        send(pid, signal.SIGSTOP)
+    for name, pid in pids.items():
+        within(HANG_S_MAX, partial(warm, instance, name, pid))
+        assert instance.lane(name)["ended"] == {"silent": 1}
     with Load(instance) as load:
         load.wait_for(50)
     load.check()
