@@ -72,7 +72,7 @@ class Deployment:
         service = self._pool.describe()
         stable = self._pool.stable_revision(service)
         before = "" if self._shell.dry else self._pool.image_of(stable)
-        if before == image and self._only(service, stable):
+        if before == image and self._settled(service, stable):
             self._shell.say(f"nothing to do: {stable} has all requests, and runs {image}")
             return
         self._job.run(publisher)
@@ -86,8 +86,10 @@ class Deployment:
             self._go_back(stable, f"{type(error).__name__}: {error}")
         self._shell.say(f"{canary} has all requests; make rollback goes back to {stable}")
 
-    def _only(self, service: Document, stable: str) -> bool:
-        return {target.revision for target in targets(service.content) if target.percent} == {stable}
+    def _settled(self, service: Document, stable: str) -> bool:
+        """Whether it has all requests, and is the newest: what `make infra-up` changed waits in a newer one."""
+        newest = service.content["status"].get("latestCreatedRevisionName", stable)
+        return {target.revision for target in targets(service.content) if target.percent} == {stable} == {newest}
 
     def _canary(self, service: Document, stable: str, image: str) -> tuple[str, str]:
         """The revision that is tried, and its URL: a new one, or what a run that was ended left of this image."""

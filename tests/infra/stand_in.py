@@ -69,7 +69,9 @@ GCLOUD = {
     "auth print-access-token": lambda world, words: "access-token",
     "auth print-identity-token": lambda world, words: "identity-token",
     "artifacts docker images describe": lambda world, words: world["digest"],
-    "run services describe": lambda world, words: json.dumps({"status": {"traffic": traffic(world)}}),
+    "run services describe": lambda world, words: json.dumps(
+        {"status": {"traffic": traffic(world), "latestCreatedRevisionName": max(world["images"])}}
+    ),
     "run services update": update,
     "run services update-traffic": update_traffic,
     "run revisions describe": lambda world, words: world["images"][words[3]],

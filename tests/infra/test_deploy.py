@@ -86,6 +86,16 @@ def test_the_pool_is_left_alone_where_the_image_has_all_requests(cloud):
     assert cloud.calls() == [*IDENTIFY, *LOOK, *(command.replace(NEW, OLD) for command in FOLLOWERS)]
 
 
+def test_what_infra_up_changed_is_brought_to_requests_though_the_image_is_the_same(cloud):
+    """Requests are given out by the revision's name, so what Terraform makes gets none by itself."""
+    cloud.change(digest=OLD, images=dict.fromkeys(("pool-00001", "pool-00002"), f"{IMAGE}@{OLD}"))
+    done = cloud.make("deploy", **QUICK)
+    assert done.status == 0, done.err
+    assert ADD.replace(NEW, OLD) in cloud.calls()
+    assert cloud.world["shares"] == {"pool-00003": 100}
+    assert "nothing to do" in cloud.make("deploy", **QUICK).err
+
+
 @pytest.mark.parametrize(
     ("failing", "reached", "back"),
     [
