@@ -20,7 +20,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
-from math import inf
 from typing import Any, Protocol
 
 from warmpool.http_beginning import Beginning
@@ -33,7 +32,6 @@ from warmpool.http_routes import Handler
 log = logging.getLogger(__name__)
 
 HEAD_S_MAX = 30.0
-TAKE_S_MAX = 30.0  # in which a caller takes something of what is sent to it
 UNREAD_BYTES_MAX = 1 << 16  # of a body: more of it waits in the socket until somebody takes that
 
 
@@ -55,10 +53,10 @@ class Host(Protocol):
 class HttpProtocol(asyncio.Protocol):
     """One connection.
 
-    At any moment one of these clocks runs for it: while a request is answered, that request's own deadline; between
+    At any moment one of three clocks runs for it: while a request is answered, that request's own deadline; between
     requests the one for idle connections; and from the first byte of a request until its head is there, or from the
     first byte of a body that came after its answer until its end, HEAD_S_MAX in all. Where more is to be sent than its
-    caller takes, nothing goes on until it does, and who takes nothing for TAKE_S_MAX is cut off.
+    caller takes, nothing goes on until it does; how long that may be is the server's matter.
     """
 
     def __init__(self, host: Host) -> None:
@@ -72,7 +70,6 @@ class HttpProtocol(asyncio.Protocol):
         self._refusal: Response | None = None  # what is told when those before it have their answers
         self._beginning: Beginning | None = None
         self._writable: asyncio.Future[None] | None = None  # where too much waits to be sent
-        self._untaken_bytes = inf  # how much waited when that was looked at
         self._reading = True
         self._went_on = False  # whether the caller of what is coming was told to
         self._half_closed = False
@@ -122,8 +119,6 @@ class HttpProtocol(asyncio.Protocol):
         self._half_closed = self._refusal is not None or whole
         if self._half_closed:
             self._begin_answer()
-        else:
-            self._close()
         return self._half_closed
 
     def pause_writing(self) -> None:
@@ -137,9 +132,9 @@ class HttpProtocol(asyncio.Protocol):
     # What the parser calls
 
     def request_begun(self, request: Request) -> None:
+        self._clock.stop()
         self._coming, self._went_on = request, False
         if self._running is None:
-            self._clock.stop()
             self._running = self._starting = request
         else:
             self._waiting.append(request)
@@ -161,12 +156,16 @@ class HttpProtocol(asyncio.Protocol):
         if self._running is None:  # a body that came after its answer
             self._clock.start("idle", self._host.keep_alive_s)
 
+    def _time_is_over(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.close()
+
     # What the server calls
 
     def shutdown(self) -> None:
         """Take no further request, and close when those that came have their answers."""
         if self._running is None:
-            self._close()
+            self._transport.close()
 
     # Answers
 
@@ -174,7 +173,8 @@ class HttpProtocol(asyncio.Protocol):
         try:
             response = await self._host.answer(request)
             try:
-                await self._until_writable()
+                while self._writable is not None:
+                    await self._writable
                 if not request.gone:
                     self._respond(request, response)
             finally:
@@ -182,7 +182,7 @@ class HttpProtocol(asyncio.Protocol):
                     response.after()
         except Exception:  # a mistake of ours: whoever waits is not to wait for ever
             log.exception("a request cannot be answered", extra={"path": request.path})
-            self._close()
+            self._transport.close()
 
     def _respond(self, request: Request, response: Response) -> None:
         closes = not request.keeps_alive or (self._host.ending and not self._waiting)
@@ -190,7 +190,7 @@ class HttpProtocol(asyncio.Protocol):
         request.answered = True
         self._running = None
         if closes:
-            self._close()
+            self._transport.close()
         if self._transport.is_closing():
             return
         if self._waiting:
@@ -198,7 +198,7 @@ class HttpProtocol(asyncio.Protocol):
         elif self._refusal is not None:
             self._tell(self._refusal)
         elif self._half_closed:
-            self._close()
+            self._transport.close()
         else:
             self._read(on=True)
             self._clock.start("idle", self._host.keep_alive_s)
@@ -215,7 +215,6 @@ class HttpProtocol(asyncio.Protocol):
         begun = 0
         if self._beginning is not None:
             begun, self._beginning = self._beginning.end(), None
-        self._untaken_bytes = inf
         self._transport.write(head[begun:] + body)
 
     def _begin_answer(self) -> None:
@@ -241,31 +240,7 @@ class HttpProtocol(asyncio.Protocol):
     def _tell(self, refusal: Response) -> None:
         if not self._transport.is_closing():
             self._write(head_of(refusal, closes=True), refusal.body)
-            self._close()
-
-    # The end, and what is sent until then
-
-    async def _until_writable(self) -> None:
-        while self._writable is not None:
-            self._clock.start("taking", TAKE_S_MAX)
-            await self._writable
-            self._clock.stop()
-
-    def _close(self) -> None:
-        """Close once what is sent was taken. Idempotent."""
-        if not self._transport.is_closing():
             self._transport.close()
-            self._clock.start("taking", TAKE_S_MAX)
-
-    def _time_is_over(self) -> None:
-        untaken_bytes = self._transport.get_write_buffer_size()
-        if 0 < untaken_bytes < self._untaken_bytes:  # a slow caller has its time
-            self._untaken_bytes = untaken_bytes
-            self._clock.start("taking", TAKE_S_MAX)
-        elif untaken_bytes:
-            self._transport.abort()
-        else:
-            self._close()
 
     # Reading
 

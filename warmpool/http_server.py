@@ -14,6 +14,7 @@ from warmpool.http_routes import Handler
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
+TAKE_MS_MAX = 30_000  # who takes nothing of what is sent to it for so long is cut off, by the kernel: it knows best
 
 
 class HttpServer:
@@ -35,6 +36,7 @@ class HttpServer:
 
     async def listen(self, listener: socket.socket) -> None:
         """Take connections from now on."""
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKE_MS_MAX)  # connections inherit it
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(lambda: HttpProtocol(self), sock=listener, backlog=BACKLOG)
 

@@ -16,7 +16,7 @@ from warmpool.errors import Cancelled
 from warmpool.http_beginning import BEGIN_S, BEGINNING
 from warmpool.http_messages import CallerGone, Request, Response
 from warmpool.http_parser import HEAD_BYTES_MAX
-from warmpool.http_protocol import HEAD_S_MAX, TAKE_S_MAX, HttpProtocol
+from warmpool.http_protocol import HEAD_S_MAX, HttpProtocol
 from warmpool.http_server import HttpServer
 
 IDLE_S = 75
@@ -31,9 +31,7 @@ class Line(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
-        self.aborted = False
         self.reading = True
-        self.untaken_bytes = 0  # of what was written
 
     def write(self, data: Any) -> None:
         assert not self.closed
@@ -42,14 +40,8 @@ class Line(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
-    def abort(self) -> None:
-        self.closed = self.aborted = True
-
     def is_closing(self) -> bool:
         return self.closed
-
-    def get_write_buffer_size(self) -> int:
-        return self.untaken_bytes
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -334,56 +326,14 @@ async def test_what_comes_behind_several_requests_is_read_when_the_last_of_them_
 
 
 @manual_clock
-async def test_what_waits_for_a_caller_that_takes_nothing_is_one_answer_and_the_connection_ends():
+async def test_what_waits_for_a_caller_that_takes_nothing_is_one_answer():
     connection = Connection()
     connection.protocol.pause_writing()
-    connection.line.untaken_bytes = 1000
     await connection.send(GET % 0, GET % 1)
-    for untaken_bytes in (999, 500):  # it takes a little
-        connection.line.untaken_bytes = untaken_bytes
-        await pass_s(TAKE_S_MAX)
-        assert (connection.answers, connection.line.closed) == ([], False)
-    await pass_s(TAKE_S_MAX)
-    assert connection.line.aborted
-    connection.protocol.connection_lost(None)
-    await rest()
-    assert (connection.answers, connection.noted) == ([], 1)
-
-
-@manual_clock
-async def test_who_takes_its_answers_again_has_them_all_however_long_the_next_one_takes():
-    connection = Connection()
-    connection.protocol.pause_writing()
-    await connection.send(GET % 0 + GET % 1)
-    first, connection.gate = connection.gate, asyncio.Event()
-    assert first.is_set()
+    assert (connection.answers, connection.line.reading) == ([], False)
     connection.protocol.resume_writing()
     await rest()
-    assert connection.answers == [(200, "/0 ")]
-    await pass_s(10 * TAKE_S_MAX)
-    connection.gate.set()
-    await rest()
-    assert (connection.answers, connection.line.closed) == ([(200, "/0 "), (200, "/1 ")], False)
-
-
-@pytest.mark.parametrize("end", ["idle", "close", "half", "no http"])
-def test_a_connection_whose_caller_does_not_take_what_was_sent_ends_all_the_same(end):
-    async def story() -> None:
-        connection = Connection()
-        await connection.send(GET % 0 if end != "close" else GET[:-2] % 0 + b"Connection: close\r\n\r\n")
-        connection.line.untaken_bytes = 1000
-        if end == "no http":
-            await connection.send(b"GARBAGE\r\n\r\n")
-        elif end == "half":
-            assert connection.protocol.eof_received() is False
-        await pass_s(IDLE_S - TAKE_S_MAX if end == "idle" else 0)
-        assert not connection.line.aborted
-        await pass_s(TAKE_S_MAX)
-        assert not connection.line.aborted, "it was not known yet whether it takes anything"
-        await pass_s(TAKE_S_MAX)
-        assert connection.line.aborted
-
-    manual_clock(story)()
+    assert connection.answers == [(200, "/0 "), (200, "/1 ")]
 
 
 @manual_clock

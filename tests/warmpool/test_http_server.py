@@ -7,7 +7,11 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
+import pytest
+import uvloop
+
 from tests.warmpool.test_http_protocol import Line
+from warmpool import http_server
 from warmpool.http_messages import Request, Response
 from warmpool.http_protocol import HttpProtocol
 from warmpool.http_server import HttpServer
@@ -91,6 +95,32 @@ def test_what_takes_longer_than_the_end_may_is_cancelled_and_answered_by_that():
             assert answer.endswith(b"too late")
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["goes on", "closes"])
+def test_who_takes_nothing_of_its_answer_is_cut_off_and_its_request_is_noted(more, monkeypatch):
+    monkeypatch.setattr(http_server, "TAKE_MS_MAX", 300)
+    noted: list[str] = []
+
+    async def story() -> None:
+        async def large(request: Request) -> Response:
+            one.begun.set()
+            response = Response(bytes(1 << 24))
+            response.after = lambda: noted.append(request.path)
+            return response
+
+        async with served() as one:
+            one.server.answer = large
+            with socket.socket() as caller:
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                caller.connect(one.listener.getsockname())
+                caller.sendall((GET[:-2] + more + b"\r\n") * 2)
+                await asyncio.wait_for(one.begun.wait(), LONG_S)
+                await one.server.drain(LONG_S)
+            assert (one.server.connections, one.server.tasks) == (set(), set())
+            assert noted == ["/"] * (1 if more else 2)
+
+    uvloop.run(story())
 
 
 def test_a_connection_that_was_taken_in_the_turn_in_which_the_end_began_ends_at_once():
