@@ -214,6 +214,24 @@ def test_the_services_of_google_that_are_used_are_turned_on_and_no_others(
     assert on == used | {"cloudresourcemanager", "iamcredentials", "eventarc"}
 
 
+def test_what_gcloud_changes_in_a_deployment_is_no_change_for_the_next_plan() -> None:
+    """Or each `make infra-up` would make a revision that nobody asked for."""
+    found = 0
+    for file in (WRITTEN / "modules").rglob("main.tf"):
+        for kind, _, text in RESOURCE.findall(file.read_text()):
+            if kind not in {"google_cloud_run_v2_service", "google_cloud_run_v2_job"}:
+                continue
+            (ignored,) = re.findall(r"ignore_changes = \[(.*?)\n?    ?\]", text, re.DOTALL)
+            container = "template[0].template[0]" if kind.endswith("job") else "template[0]"
+            marks = {"client", "client_version", "template[0].annotations", "template[0].labels"}
+            traffic = set() if kind.endswith("job") else {"traffic", "template[0].revision"}
+            assert set(re.split(r",\s*", ignored.strip().rstrip(","))) == (
+                marks | traffic | {f"{container}.containers[0].image"}
+            )
+            found += 1
+    assert found == 4
+
+
 def test_the_bill_is_bounded_and_a_budget_tells(plans: dict[str, list[dict[str, Any]]]) -> None:
     for example, sizes in (("prod", (2, 10)), ("dev", (0, 2))):
         services = of_type(plans[example], "google_cloud_run_v2_service")

@@ -77,9 +77,11 @@ resource "google_cloud_run_v2_job" "this" {
     }
   }
 
-  # `make deploy` brings each new image.
+  # `make deploy` brings each new image, by gcloud, which leaves marks of its own.
   lifecycle {
-    ignore_changes = [client, client_version, template[0].template[0].containers[0].image]
+    ignore_changes = [
+      client, client_version, template[0].annotations, template[0].labels, template[0].template[0].containers[0].image,
+    ]
   }
 }
 

@@ -78,9 +78,12 @@ resource "google_cloud_run_v2_service" "this" {
     }
   }
 
-  # `make deploy` decides what runs, and who of it gets requests.
+  # `make deploy` decides what runs, and who of it gets requests. gcloud leaves marks of its own, which are no change either.
   lifecycle {
-    ignore_changes = [client, client_version, template[0].containers[0].image, template[0].revision, traffic]
+    ignore_changes = [
+      client, client_version, template[0].annotations, template[0].containers[0].image, template[0].labels, template[0].revision,
+      traffic,
+    ]
   }
 }
 

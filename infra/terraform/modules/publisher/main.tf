@@ -96,8 +96,10 @@ resource "google_cloud_run_v2_job" "publish" {
     }
   }
 
-  # `make precompile` brings each new image.
+  # `make precompile` brings each new image, by gcloud, which leaves marks of its own.
   lifecycle {
-    ignore_changes = [client, client_version, template[0].template[0].containers[0].image]
+    ignore_changes = [
+      client, client_version, template[0].annotations, template[0].labels, template[0].template[0].containers[0].image,
+    ]
   }
 }
