@@ -41,8 +41,8 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
     there = read_state(folder)
     if there and there.whole and Supervisor(folder).processes() is not None:
         return _stay_up(folder, there, options, say)
-    if there:
-        take_down(folder, there, say)
+    if there or marked.marked(folder.mark):
+        take_down(folder, say)
     check_ports(ports_by_setting(options.ports))
     folder.make()
     made = _services(folder, options, say)
@@ -54,7 +54,7 @@ def bring_up(folder: Folder, options: Options, say: Say) -> State:
         write_state(folder, whole)
     except BaseException:
         say("taking down what had come up")
-        take_down(folder, state, say)
+        take_down(folder, say)
         raise
     return whole
 
@@ -86,7 +86,7 @@ def _services(folder: Folder, options: Options, say: Say) -> tuple[Service, ...]
 
 def _start(folder: Folder, state: State, say: Say) -> None:
     options = state.options
-    environment = {**client_environment(options), marked.VARIABLE: state.mark}
+    environment = {**client_environment(options), marked.VARIABLE: folder.mark}
     instances = [(one.name, one.url.removeprefix("http://")) for one in state.services if one.tier == 1]
     folder.prometheus_configuration.write_text(metrics.configuration(instances))
     supervisor = Supervisor(folder)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from examples.children import RunFailed
 from examples.terminal import foreground
+from infra.stack import marked
 from infra.stack import options as stack_options
 from infra.stack.ascent import bring_up
 from infra.stack.descent import take_down
@@ -83,7 +84,7 @@ def do_up(chosen: argparse.Namespace, folder: Folder) -> int:
 
 def do_down(chosen: argparse.Namespace, folder: Folder) -> int:
     """Take it down."""
-    there = folder.path.is_dir()
+    there = folder.path.is_dir() or bool(marked.marked(folder.mark))
     ended = there and _take_down(folder, destroy=chosen.destroy)
     if not ended:
         say(f"no stack is up in {folder.path}")
@@ -98,14 +99,14 @@ def _take_down(folder: Folder, *, destroy: bool) -> bool:
         _confirm(folder)
     with folder.alone():
         began_s = time.monotonic()
-        state = read_state(folder)
-        if state:
-            take_down(folder, state, say)
+        there = folder.state.exists() or bool(marked.marked(folder.mark))
+        if there:
+            take_down(folder, say)
             say(f"down after {time.monotonic() - began_s:.1f} s")
         if destroy:
             folder.destroy()
             say(f"removed {folder.path}")
-    return state is not None
+    return there
 
 
 def do_logs(chosen: argparse.Namespace, folder: Folder) -> int:
@@ -177,8 +178,9 @@ def _stay(folder: Folder, state: State, *, json: bool) -> int:
     finally:
         view.close()
         with folder.alone():
-            if (there := read_state(folder)) and there.mark == state.mark:  # else a `down` from elsewhere was first
-                take_down(folder, state, say)
+            there = read_state(folder)
+            if there and there.since_s == state.since_s:  # else a `down` from elsewhere was first
+                take_down(folder, say)
     return status
 
 

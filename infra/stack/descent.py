@@ -10,14 +10,13 @@ from examples.children import RunFailed
 from infra.stack import marked
 from infra.stack.folder import Folder
 from infra.stack.services import STOP_S_MAX, tier_of
-from infra.stack.state import State
 from infra.stack.supervisor import IDLE, Supervisor
 
 SPARE_S = 10.0
 POLL_S = 0.05
 
 
-def take_down(folder: Folder, state: State, say: Callable[[str], None]) -> None:
+def take_down(folder: Folder, say: Callable[[str], None]) -> None:
     """End all processes of a stack, in order where its supervisor answers. What it keeps stays.
 
     Raises:
@@ -26,22 +25,22 @@ def take_down(folder: Folder, state: State, say: Callable[[str], None]) -> None:
     supervisor = Supervisor(folder)
     running = supervisor.processes()
     if running is None:
-        left = marked.marked(state.mark)
+        left = marked.marked(folder.mark)
         if left:
             say(f"no supervisor answers; what it left is ended: {len(left)} processes")
         else:
             say("the last stack ended without `down`; nothing of it runs")
-        marked.send(state.mark, signal.SIGCONT)
+        marked.send(folder.mark, signal.SIGCONT)
     else:
         for tier in sorted({tier_of(name) for name in running}, reverse=True):
             _stop(supervisor, {name for name in running if tier_of(name) == tier}, say)
         supervisor.shut_down()
-    marked.send(state.mark, signal.SIGTERM)  # what a killed `up` had started by itself, too
-    if not marked.wait_gone(state.mark, STOP_S_MAX if running is None else SPARE_S):
-        killed = marked.send(state.mark, signal.SIGKILL)
+    marked.send(folder.mark, signal.SIGTERM)  # what a killed `up` had started by itself, too
+    if not marked.wait_gone(folder.mark, STOP_S_MAX if running is None else SPARE_S):
+        killed = marked.send(folder.mark, signal.SIGKILL)
         say(f"{len(killed)} processes did not end, and were killed")
-        if not marked.wait_gone(state.mark, SPARE_S):
-            raise RunFailed(f"these processes do not end: {', '.join(map(str, marked.marked(state.mark)))}")
+        if not marked.wait_gone(folder.mark, SPARE_S):
+            raise RunFailed(f"these processes do not end: {', '.join(map(str, marked.marked(folder.mark)))}")
     folder.forget_run()
 
 

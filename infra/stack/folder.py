@@ -1,6 +1,6 @@
 """A stack's folder: what is running (its state), what it says (logs), and what it keeps (artifacts and keys).
 
-state.json          the stack that is up: how it was asked for, its services, its mark; gone when it is down
+state.json          the stack that is up: how it was asked for, its services; gone when it is down
 supervisord.*       the supervisor's configuration and control socket; gone when the stack is down
 copies/             what stands for the instances' own disks; gone when the stack is down
 logs/               a file a process
@@ -40,6 +40,11 @@ class Folder:
         self.keys = self.path / "keys"
         self.copies = self.path / "copies"
         self.metrics = self.path / "prometheus"
+
+    @property
+    def mark(self) -> str:
+        """What all processes of a stack in this folder have in their environment, and no others."""
+        return str(self.path.resolve())
 
     def log(self, name: str) -> Path:
         """Where a process writes what it says."""

@@ -48,11 +48,10 @@ class Report:
 
 def report_of(folder: Folder, state: State | None) -> Report:
     """Ask the supervisor, and each process whether it is ready."""
-    if state is None:
-        return Report(False, str(folder.path), 0.0, (), ())
-    running = Supervisor(folder).processes()
-    if running is None:
-        return Report(False, str(folder.path), state.since_s, (), tuple(marked.marked(state.mark)))
+    running = Supervisor(folder).processes() if state else None
+    if state is None or running is None:
+        since_s = state.since_s if state else 0.0
+        return Report(False, str(folder.path), since_s, (), tuple(marked.marked(folder.mark)))
     absent = Process("UNKNOWN", 0, 0.0)
     rows = []
     for one in state.services:
@@ -66,9 +65,7 @@ def show(console: Console, report: Report) -> None:
     if not report.up:
         console.print(f"no stack is up in {escape(report.folder)}; `make up` brings one up")
         if report.left:
-            console.print(
-                f"{len(report.left)} processes run on whose supervisor does not answer; `make down` ends them"
-            )
+            console.print(f"{len(report.left)} processes run on that no supervisor answers for; `make down` ends them")
         return
     table = Table(box=None, pad_edge=False)
     for title in ("process", "state", "pid", "for", "address", ""):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from dataclasses import dataclass
 
@@ -19,14 +18,12 @@ class State:
     """A stack.
 
     Attributes:
-        mark: Is in the environment of all its processes, and of no others.
         since_s: When it was brought up, since the epoch.
         options: As it was asked for.
         services: Its processes.
         whole: Whether it came up to the end; where it did not, `up` was killed.
     """
 
-    mark: str
     since_s: float
     options: Options
     services: tuple[Service, ...]
@@ -35,7 +32,7 @@ class State:
     @classmethod
     def new(cls, options: Options, services: tuple[Service, ...]) -> State:
         """The state of a stack that comes up now."""
-        return cls(secrets.token_hex(16), time.time(), options, services)
+        return cls(time.time(), options, services)
 
 
 def read_state(folder: Folder) -> State | None:
@@ -49,7 +46,7 @@ def read_state(folder: Folder) -> State | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise RunFailed(f"{folder.state} is damaged ({error}); end what it lists, then remove it") from None
+        raise RunFailed(f"{folder.state} is damaged ({error}); `make down` ends what runs") from None
 
 
 def write_state(folder: Folder, state: State) -> None:

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from infra.stack import marked
 from infra.stack.command import main
 from infra.stack.options import Options, Ports, difference
+from tests.instance_process import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +82,26 @@ def test_where_nothing_is_up_down_says_so_and_changes_nothing(
     assert json.loads(capsys.readouterr().out) == {"folder": str(folder), "ended": False, "removed": False}
     assert main(["status", "--json", "--folder", str(folder)]) == 1
     assert json.loads(capsys.readouterr().out)["up"] is False
+
+
+@pytest.mark.parametrize("state", [None, "{", '{"since_s": 1.0}'], ids=["removed", "damaged", "of-another-release"])
+def test_down_ends_what_runs_whatever_became_of_its_folder(
+    state: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "stack"
+    if state:
+        folder.mkdir()
+        (folder / "state.json").write_text(state)
+    environment = {**os.environ, marked.VARIABLE: str(folder)}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as left:
+        try:
+            wait_until(lambda: marked.marked(str(folder)))  # our environment is its own once it is another program
+            assert main(["down", "--json", "--folder", str(folder)]) == 0
+            assert json.loads(capsys.readouterr().out)["ended"]
+            assert left.wait(60) == -signal.SIGTERM
+        finally:
+            left.kill()
+    assert not (folder / "state.json").exists()
 
 
 def test_destroying_needs_a_yes(
