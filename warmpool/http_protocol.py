@@ -26,7 +26,7 @@ from warmpool.http_beginning import Beginning
 from warmpool.http_clock import Clock
 from warmpool.http_head import CONTINUE, head_of
 from warmpool.http_messages import Request, Response, json_response
-from warmpool.http_parser import HEAD_BYTES_MAX, HeadTooLarge, NotHttp, RequestParser
+from warmpool.http_parser import FIELD_BYTES, HEAD_BYTES_MAX, HeadTooLarge, NotHttp, RequestParser
 from warmpool.http_routes import Handler
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,8 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._parser.feed(data)
         except HeadTooLarge:
-            self._refuse(431, f"head: more than {HEAD_BYTES_MAX} bytes, allowed: {HEAD_BYTES_MAX}")
+            allowed = f"{HEAD_BYTES_MAX}, {FIELD_BYTES} for each field among them"
+            self._refuse(431, f"head: more than {HEAD_BYTES_MAX} bytes, allowed: {allowed}")
         except NotHttp:
             self._refuse(400, "what came is not HTTP/1.1")
         else:
