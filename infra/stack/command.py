@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 import msgspec
 from rich.console import Console
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
             run: Callable[[argparse.Namespace, Folder], int] = chosen.run
             return run(chosen, Folder(Path(chosen.folder)))
     except BrokenPipeError:  # whoever read our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         return 0
     except (RunFailed, OSError) as error:
         print(f"stack: {error}", file=sys.stderr)
@@ -138,8 +139,15 @@ def do_status(chosen: argparse.Namespace, folder: Folder) -> int:
 
 
 def say(line: str) -> None:
-    """Tell what happens; standard output stays free for answers."""
-    print(f"stack: {line}", file=sys.stderr, flush=True)
+    """Tell what happens; standard output stays free for answers. Nobody has to listen: what is done goes on."""
+    try:
+        print(f"stack: {line}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _add(

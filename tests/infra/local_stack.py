@@ -52,6 +52,20 @@ class StackProcesses:
             check=False,
         )
 
+    def taken_down_in_the_end(self) -> subprocess.Popen[str]:
+        """`down --destroy`, once its input is closed: by us, or by the system when these tests are killed."""
+        again = 'cat; for _ in $(seq 100); do "$@" && exit; sleep 1; done; exit 1'  # an `up` may be at work
+        return subprocess.Popen(
+            ["sh", "-c", again, "sh", *self.command("down", "--destroy", "--json")],
+            cwd=ROOT,
+            env=self.environment(CONFIRM="yes"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # what ends our whole group must not end this
+        )
+
     def environment(self, **added: str) -> dict[str, str]:
         """Ours without what would be taken for a setting."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "WARMPOOL_"))}

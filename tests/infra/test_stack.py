@@ -15,7 +15,7 @@ import pytest
 
 from cache.layout import CHECKED_FOLDERS
 from examples.loopback import get_or_post
-from tests.infra.local_stack import ROOT, StackProcesses, Tripled
+from tests.infra.local_stack import COMMAND_S_MAX, ROOT, StackProcesses, Tripled
 from tests.instance_process import alive, descendants, wait_until
 
 pytestmark = pytest.mark.slow
@@ -27,13 +27,14 @@ CALLER = "c0ffee00" * 2
 @pytest.fixture(scope="module")
 def brought_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackProcesses]:
     stack = StackProcesses(tmp_path_factory.mktemp("stack") / ("long" * 30))
-    try:
-        stack.up()
-        yield stack
-    finally:
-        done = stack.run("down", "--destroy", "--json", CONFIRM="yes")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["removed"]
+    with stack.taken_down_in_the_end() as down:
+        try:
+            stack.up()
+            yield stack
+        finally:
+            said, why = down.communicate(timeout=COMMAND_S_MAX)
+    assert down.returncode == 0, why
+    assert json.loads(said)["removed"]
     assert not stack.folder.exists()
     stack.assert_gone()
 

@@ -104,6 +104,21 @@ def test_down_ends_what_runs_whatever_became_of_its_folder(
     assert not (folder / "state.json").exists()
 
 
+def test_down_goes_on_when_nobody_listens_any_more(tmp_path: Path) -> None:
+    environment = {**os.environ, marked.VARIABLE: str(tmp_path)}
+    listener, told = os.pipe()
+    os.close(listener)
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as left:
+        try:
+            wait_until(lambda: marked.marked(str(tmp_path)))
+            command = [sys.executable, "-m", "infra.stack", "down", "--folder", str(tmp_path)]
+            assert subprocess.run(command, stderr=told, timeout=120, check=False).returncode == 0
+            assert left.wait(60) == -signal.SIGTERM
+        finally:
+            left.kill()
+            os.close(told)
+
+
 def test_destroying_needs_a_yes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
