@@ -271,7 +271,7 @@ class Instance:
     def _check_weights(self, lane: LaneProxy) -> None:
         """A lane that mapped another file than the one which was verified starts anew, and maps what is there now."""
         for key in self.models.replaced(lane):
-            log.error("weights were replaced while they were verified", extra={"lane": lane.name, "model": key})
+            log.warning("weights were replaced while they were verified", extra={"lane": lane.name, "model": key})
             lane.replace(self.store.trust)
 
     def _check_ready(self, lane: LaneProxy) -> None:

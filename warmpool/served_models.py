@@ -136,9 +136,19 @@ class ServedModels:
             return verify_weights(model)
 
     def replaced(self, lane: LaneProxy) -> list[str]:
-        """The models (by key) of which the lane mapped another weights file than the one that was verified."""
-        mapped = lane.held.mapped
-        return [key for key, verified in self.identities.items() if mapped.get(key) not in {None, "", verified}]
+        """The models (by key) of which the lane mapped another weights file than the one that was verified.
+
+        Or none, before that one was there: a copy that is damaged is fetched again while the lane already maps.
+        """
+        plan = lane.held.load_plan
+        weights = {} if plan is None else plan.weights
+        replaced = []
+        for key, verified in self.identities.items():
+            mapped = lane.held.mapped.get(key)
+            too_early = mapped == "" and key in weights and not weights[key].verified
+            if too_early or mapped not in {None, "", verified}:
+                replaced.append(key)
+        return replaced
 
     def plan(self, lane: LaneProxy, tell: Callable[[LoadPlan | Exception], None]) -> None:
         """Plan what gets requests for a lane, and tell the event loop the plan or why there is none.

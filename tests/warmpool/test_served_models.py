@@ -155,3 +155,22 @@ def test_a_model_whose_weights_turn_out_to_be_damaged_is_not_held(world: World) 
 
     assert asyncio.run(verify()) == []
     assert world.holds() == {"toy/2"}
+
+
+def test_a_lane_that_could_not_map_weights_before_they_were_verified_is_replaced_and_after_that_is_not(
+    world: World,
+) -> None:
+    """A damaged copy is fetched again while the lane already maps: for a moment it is not there."""
+    model = world.dataplane.catalog.models["toy"]
+    world.held.begin(world.plan(model))
+    world.held.mapped["toy/1"] = ""
+    assert world.models.replaced(world.lane) == []  # nothing is verified yet
+    world.models.identities["toy/1"] = world.models.verified(model)
+    assert world.models.replaced(world.lane) == ["toy/1"]
+    identity = world.models.identities["toy/1"]
+    world.held.begin(plan_loads(world.store, [model], FINGERPRINT, verified={"toy/1": identity}, ladder_only=False))
+    for mapped in ("", identity):
+        world.held.mapped["toy/1"] = mapped
+        assert world.models.replaced(world.lane) == []
+    world.held.mapped["toy/1"] = "another"
+    assert world.models.replaced(world.lane) == ["toy/1"]
