@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 CALLERS = 8
 CALLERS_UNDER_FIRE = 4  # enough to keep both lanes busy, and to leave the machine for the new one
-COVERED_MIN = 0.9  # by leaves of a trace, on a machine however busy; on a quiet one the benchmark of cold starts asks for 0.97
+COVERED_MIN = 0.9  # by leaves of a trace, on however busy a machine; the benchmark of cold starts asks for 0.97
 
 Sizes = dict[str, int]
 
