@@ -44,6 +44,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+def records_of(file: Path) -> list[dict[str, Any]]:
+    """The lines of JSON in a file that may be written meanwhile: a line that does not end yet is none."""
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 def children_of(pid: int) -> list[int]:
     """The processes whose parent this is, those that wait to be reaped among them."""
     found = []

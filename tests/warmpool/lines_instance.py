@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import itertools
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from cache.local_store import LocalStore
 from tests.all_the_time import AllTheTime
-from tests.instance_process import InstanceProcess, Reply, inferred, wait_until
+from tests.instance_process import InstanceProcess, Reply, inferred, records_of, wait_until
 from tests.warmpool.line_versions import MODEL, VERSIONS, Line
 from warmpool import wire
 
@@ -28,7 +27,7 @@ class Lines(InstanceProcess):
 
     def loads(self, version: str) -> Counter[str]:
         """How many executables of a version were made warm so far, by lane."""
-        records = map(json.loads, self.audit_file.read_text().splitlines())
+        records = records_of(self.audit_file)
         return Counter(
             record["lane"] for record in records if record["event"] == "load" and record.get("version") == version
         )

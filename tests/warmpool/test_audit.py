@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 
 from cache.fingerprint import Fingerprint
 from cache.settings import StoreSettings
 from cache.signing import Signer
-from tests.instance_process import InstanceProcess, wait_until
+from tests.instance_process import InstanceProcess, records_of, wait_until
 from tests.tiny import METHODS, executable_file
 from warmpool.publishing.progress import Lines
 from warmpool.publishing.publish import Options, publish
@@ -30,7 +29,7 @@ MEANT = {"model": "tiny", "method": "predict", "lane": "primary"}
 
 
 def lines(file):
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return records_of(file)
 
 
 def told(line, *names):

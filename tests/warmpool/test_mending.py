@@ -24,7 +24,7 @@ from cache.quarantine import quarantined
 from cache.sightings import sightings
 from cache.signed_store import SignedStore
 from cache.wanted import wanted
-from tests.instance_process import InstanceProcess, wait_until
+from tests.instance_process import InstanceProcess, records_of, wait_until
 from tests.tiny import executable_file, publish_tiny
 from tests.warmpool.tampering import COLLEAGUE, SIGNER, TRUST, Genuine, deadly
 from tests.warmpool.test_chaos import Load
@@ -157,7 +157,7 @@ def test_a_damaged_executable_is_set_aside_and_a_sound_one_is_loaded_without_a_r
     place.answers(instance, bucket=8)
     assert restarts(instance) == [0, 0]
     assert instance.log.count("executable is quarantined") == 1
-    said = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    said = records_of(tmp_path / "audit")
     events = [(one["event"], one.get("lane")) for one in said if one.get("key") == place.key]
     assert ("quarantine", None) in events
     assert {("load", name) for name in LANES} == {event for event in events if event[0] == "load"}

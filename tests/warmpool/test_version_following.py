@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from cache.local_store import LocalStore
-from tests.instance_process import wait_until
+from tests.instance_process import records_of, wait_until
 from tests.warmpool.line_versions import MODEL, VERSIONS, Line, publish, serve
 from tests.warmpool.lines_instance import Lines, Load, Seen, checked, planned
 from tests.warmpool.stopped_lane import StoppedLane
@@ -268,7 +267,7 @@ def test_versions_come_back_after_a_lane_died_the_stable_one_first(store: LocalS
         wait_until(lambda: running.version("3")[0] == "serving")
         load.wait_more(version="3")
     assert load.wrong == []
-    records = map(json.loads, running.audit_file.read_text().splitlines())
+    records = records_of(running.audit_file)
     loaded = [record["version"] for record in records if record["event"] == "load" and record["lane"] == "primary"]
     assert loaded[-8:] == ["1"] * 4 + ["3"] * 4
     assert running.compiles() == [0, 0]
