@@ -46,8 +46,8 @@ class Subject:
     """What clients send: `requests` are inputs, `output` names the answer; `connections` are tried one after the other.
 
     The best throughput counts whose 99 % of answers come within `p99_s_max`. `file`: published instead of the example.
-    `apart`: lanes, and the bare process, have a processor of their own (`benchmarks.processors`). Without that, a request
-    whose arithmetic costs little has no `target` (ADR 14).
+    `apart`: lanes, and the bare process, have a processor of their own (`benchmarks.processors`). Without that,
+    there is no `target` for a request whose arithmetic costs little (ADR 14).
     """
 
     title: str
