@@ -239,10 +239,12 @@ def test_what_was_left_with_another_image_is_replaced(cloud):
 def trial(cloud, revisions):
     """The process of a deployment whose canary is being watched, with all that it starts a group of its own."""
     words, environment = cloud.command("deploy", ARGS="--canary-s 3600")
+    kept = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup, and what they start must not
     with subprocess.Popen(
         [str(cloud.folder / "make"), *words[1:]], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:  # fmt: skip
+        signal.signal(signal.SIGHUP, kept)
         try:
             assert revisions.looked.wait(WAIT_S_MAX)
             yield process
