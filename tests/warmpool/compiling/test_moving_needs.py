@@ -174,6 +174,7 @@ def test_a_refitted_plan_is_made_and_taken_up_and_only_then_goes_the_old_one_and
             wait_until(over, MADE_S_MAX)
         assert callers.wrong == []
         assert all(state in (old, old | new, new) for state in passed), passed
+        wait_until(lambda: instance.status()["compiling"]["history"])  # it may be taken up before its maker has said so
         (made,) = instance.status()["compiling"]["history"]
         assert (made["title"], made["outcome"]) == ("toy:predict batch=3,seq=4", "made")
         ask(instance, 3, 4)  # on whatever takes it cheapest
