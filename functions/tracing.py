@@ -12,27 +12,34 @@ The leaves follow one another with shared time stamps, so they sum to the whole.
 none is left.
 
 Only `opentelemetry-api` is imported. The SDK and its exporter (requests, protobuf: 0.2 s) are loaded in `prepare`
-alone, and only where an OTLP endpoint is configured.
+alone, and only where an OTLP endpoint is configured, or OTEL_TRACES_EXPORTER is `console`: then each span is a line of
+JSON on standard output, as an instance's is. OTEL_TRACES_SAMPLER says which traces; instances hear of it and follow.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
 logger = logging.getLogger(__name__)
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
+CONSOLE = "console"
 EXPORT_DELAY_MS = 200
 EXPORT_TIMEOUT_S = 2.0
 COMPLAINT_PAUSE_S = 60.0
@@ -146,20 +153,22 @@ class RequestTrace:
 
 
 def prepare(service: str) -> Callable[[], None]:
-    """Load the SDK where an OTLP endpoint is configured, and return what starts it.
+    """Load the SDK where spans are to be exported, and return what starts it.
 
     Loading belongs to the import of a function and starting to its first request: between the two the server may
     fork, which the exporter's thread would not survive.
     """
-    if not any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
+    written = os.environ.get(EXPORTER_VARIABLE) == CONSOLE
+    if not written and not any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
         return lambda: None
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        exporter = _console_exporter if written else _otlp_exporter()
     except ImportError:
-        logger.warning("An OTLP endpoint is set but opentelemetry-sdk and its OTLP/HTTP exporter are not installed")
+        logger.warning("Spans are to be exported but opentelemetry-sdk and its OTLP/HTTP exporter are not installed")
         return lambda: None
 
     def start() -> None:
@@ -168,11 +177,23 @@ def prepare(service: str) -> Callable[[], None]:
         _limit_complaints()
         named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
         provider = TracerProvider(resource=Resource.create(named))
-        exporter = OTLPSpanExporter(timeout=EXPORT_TIMEOUT_S)
-        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=EXPORT_DELAY_MS))
+        provider.add_span_processor(BatchSpanProcessor(exporter(), schedule_delay_millis=EXPORT_DELAY_MS))
         trace.set_tracer_provider(provider)
 
     return start
+
+
+def _otlp_exporter() -> Callable[[], SpanExporter]:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return functools.partial(OTLPSpanExporter, timeout=EXPORT_TIMEOUT_S)
+
+
+def _console_exporter() -> SpanExporter:
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+    lines = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)  # one write a line, between others' lines
+    return ConsoleSpanExporter(out=lines, formatter=lambda span: f"{span.to_json(indent=None)}\n")
 
 
 class ComplaintFilter(logging.Filter):

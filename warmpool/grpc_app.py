@@ -173,22 +173,21 @@ class Servicer:
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         headers = [(key, value) for key, value in context.invocation_metadata() if isinstance(value, str)]
-        trace_id, parent_id = trace_context(dict(headers).get("traceparent"))
+        trace = trace_context(dict(headers).get("traceparent"))
         start_ns = time.time_ns()
         answer, code = None, grpc.StatusCode.CANCELLED  # what it stays where the caller goes away
         try:
             with self.instance.byte_budget.hold() as held:
                 held.raise_to(request.ByteSize())  # gRPC has received it before anybody is asked
                 answer = await self._infer(request, context, headers)
-                response = grpc_messages.response(request, answer, trace_id)
+                response = grpc_messages.response(request, answer, trace.trace_id)
             code = grpc.StatusCode.OK
         except Exception as error:
             code = _code(error)
             raise
         finally:
             self.instance.record_request(
-                trace_id,
-                parent_id,
+                trace,
                 start_ns=start_ns,
                 end_ns=time.time_ns(),
                 answer=answer,

@@ -253,7 +253,7 @@ class HttpApi:
         self, request: Request, model: str, work: Callable[[Call], Awaitable[tuple[Answer, Response]]]
     ) -> Response:
         """Run an inference, then record its trace and metrics, whatever came of it."""
-        trace_id, parent_id = trace_context(request.header("traceparent"))
+        context = trace_context(request.header("traceparent"))
         answer = None
 
         async def answered(_: Request) -> Response:
@@ -263,14 +263,13 @@ class HttpApi:
             return response
 
         with self.instance.byte_budget.hold() as held:
-            call = Call(request, trace_id, held, self.instance.settings.deadline_ms)
+            call = Call(request, context.trace_id, held, self.instance.settings.deadline_ms)
             response = await guarded(answered)(request)
         end_ns, status = time.time_ns(), response.status
 
         def record() -> None:  # it knows nothing of the response that knows it: only a collection would free both
             self.instance.record_request(
-                trace_id,
-                parent_id,
+                context,
                 start_ns=call.start_ns,
                 end_ns=end_ns,
                 answer=answer,
@@ -279,6 +278,6 @@ class HttpApi:
             )
 
         response.after = record
-        response.headers[wire.TRACE_ID_HEADER] = trace_id
+        response.headers[wire.TRACE_ID_HEADER] = context.trace_id
         response.headers[wire.FRONT_HEADER] = f"{call.start_ns} {end_ns}"
         return response

@@ -36,7 +36,7 @@ from warmpool.rollout.controller import Rollouts
 from warmpool.served_models import ServedModels
 from warmpool.settings import Settings
 from warmpool.standing_zygote import StandingZygote
-from warmpool.tracing import Traces
+from warmpool.tracing import Context, Traces
 from warmpool.upkeep import Upkeep
 from warmpool.version_following import VersionFollowing
 from warmpool.version_progress import minimum
@@ -177,8 +177,7 @@ class Instance:
 
     def record_request(
         self,
-        trace_id: str,
-        parent_id: str,
+        context: Context,
         *,
         start_ns: int,
         end_ns: int,
@@ -188,9 +187,10 @@ class Instance:
     ) -> None:
         """Record the trace and metrics of a request; `status` is the protocol's own."""
         about = self.churn.request(answer, model, status)
+        parent_id = context.parent_id
         trace = RequestTrace(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=about)
-        self.traces.record(trace_id, trace)
-        self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, trace_id)
+        self.traces.record(context.trace_id, trace, sampled=context.sampled)
+        self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, context.trace_id)
 
     # What lanes tell
 

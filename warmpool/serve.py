@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile-memory-bytes-max", help="private memory that one compile gets (8 GiB), 0 for any")
     parser.add_argument("--body-bytes-max", help="largest request body (64 MiB)")
     parser.add_argument("--traces-kept-max", help="traces that the local ring keeps (512)")
-    parser.add_argument("--otlp-endpoint", help="base URL of an OTLP/HTTP collector")
+    parser.add_argument("--otlp-endpoint", help="base URL of an OTLP/HTTP collector, - for standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:

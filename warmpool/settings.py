@@ -76,7 +76,8 @@ class Settings(StoreSettings):
     traces_kept_max: int = 512
     """Traces that the local ring keeps."""
     otlp_endpoint: str = ""
-    """Base URL of an OTLP/HTTP collector, empty for none; OTEL_EXPORTER_OTLP_ENDPOINT counts too."""
+    """Base URL of an OTLP/HTTP collector, "-" for lines of JSON on standard output, empty for none;
+    OTEL_EXPORTER_OTLP_ENDPOINT counts too."""
 
     def __post_init__(self) -> None:
         StoreSettings.__post_init__(self)
@@ -96,7 +97,7 @@ class Settings(StoreSettings):
         for name, largest in _LARGEST.items():
             value = getattr(self, name)
             _require(name, value, f"more than 0, up to {largest}", holds=0 < value <= largest)
-        allowed = "http://HOST[:PORT][/PATH] or the same with https, or nothing"
+        allowed = "http://HOST[:PORT][/PATH] or the same with https, - for standard output, or nothing"
         _require("otlp_endpoint", self.otlp_endpoint, allowed, holds=bool(_ENDPOINT.fullmatch(self.otlp_endpoint)))
 
     @property
@@ -118,7 +119,7 @@ _LARGEST = {
     "body_bytes_max": 2**31 - 1,  # gRPC keeps it in 32 bits
     "traces_kept_max": 100_000,  # all of them are looked at where some are read
 }
-_ENDPOINT = re.compile(r"(?i:https?)://([^\s/?#@]+@)?(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(/[^\s?#]*)?|")
+_ENDPOINT = re.compile(r"(?i:https?)://([^\s/?#@]+@)?(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(/[^\s?#]*)?|-?")
 _WEIGHT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 _ALIASES = {"port": ("PORT",), "otlp_endpoint": ("OTEL_EXPORTER_OTLP_ENDPOINT",)}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 
 from warmpool import asking
+from warmpool.logged_spans import NoLog, logged_traces
 from warmpool.tracing import Span, Trace
 
 SHOWN_DEFAULT = 5
@@ -20,6 +24,9 @@ BAR_COLUMNS_MIN = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `warmpool traces`."""
     asking.add_arguments(parser)
+    parser.add_argument(
+        "--file", metavar="FILE", help="those that a log has, in place of an instance's; - for standard input"
+    )
     parser.add_argument("--cold", action="store_true", help="cold starts and cold requests only")
     parser.add_argument(
         "--count", type=count, default=SHOWN_DEFAULT, help=f"how many, 1 to {SHOWN_MAX} ({SHOWN_DEFAULT})"
@@ -36,8 +43,12 @@ def count(text: str) -> int:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the traces."""
-    path = f"/v1/traces?count={arguments.count}&cold={int(arguments.cold)}"
-    document, traces = asking.ask(arguments.url, path, list[Trace])
+    if arguments.file:
+        traces = logged_traces(_read(arguments.file)).read(arguments.count, cold_only=arguments.cold)
+        document = msgspec.to_builtins(traces)
+    else:
+        path = f"/v1/traces?count={arguments.count}&cold={int(arguments.cold)}"
+        document, traces = asking.ask(arguments.url, path, list[Trace])
     if arguments.json:
         asking.print_json(document)
         return 0
@@ -45,6 +56,13 @@ def main(arguments: argparse.Namespace) -> int:
     for trace in traces:
         show(console, trace)
     return 0
+
+
+def _read(file: str) -> str:
+    try:
+        return (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoLog(f"--file {file!r} cannot be read: {error}") from None
 
 
 def show(console: Console, trace: Trace) -> None:

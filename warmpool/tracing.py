@@ -9,13 +9,17 @@ The OpenTelemetry SDK is imported here and nowhere else, and only to export.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
 import threading
 from collections import OrderedDict, deque
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +27,10 @@ COLD_STARTS_KEPT_MAX = 32
 SPANS_A_TRACE_MAX = 2048
 SPANS_A_TRACE_MEAN_MAX = 16  # what the ring has room for: a request's own are 9, and its function has a few more
 EXPORT_S_MAX = 2.0  # retries included; an instance that goes down waits for the last export
+STANDARD_OUTPUT = "-"  # in place of a collector
 
-_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+_SAMPLED = 1  # of W3C's flags
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):  # thousands are kept, and none is in a circle
@@ -82,16 +88,19 @@ class Spans(Protocol):
 
 
 class Exporter:
-    """Sends spans to a collector, in batches, from the SDK's thread; a collector that is away costs no request."""
+    """Sends spans to a collector, in batches, from the SDK's thread; a collector that is away costs no request.
+
+    Args:
+        endpoint: The collector's base URL, or "-": a line of JSON a span on standard output (see `logged_spans`).
+        service: What the spans are said to be of.
+    """
 
     def __init__(self, endpoint: str, service: str) -> None:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         self._resource = Resource.create({"service.name": service})
-        target = f"{endpoint.rstrip('/')}/v1/traces"
-        self._sender = OTLPSpanExporter(endpoint=target, timeout=EXPORT_S_MAX)
+        self._sender = _written() if endpoint == STANDARD_OUTPUT else _sent(f"{endpoint.rstrip('/')}/v1/traces")
         self._processor = BatchSpanProcessor(self._sender)
 
     def send(self, trace_id: str, span: Span) -> None:
@@ -153,10 +162,11 @@ class Traces:
         assert self.exporter is not None
         self.exporter.close(wait_s_max)
 
-    def record(self, trace_id: str, spans: Spans) -> None:
-        """Add this instance's own spans to a request's trace, and export them."""
+    def record(self, trace_id: str, spans: Spans, *, sampled: bool = True) -> None:
+        """Add this instance's own spans to a request's trace, and export them if it is `sampled`, or was cold."""
         self._keep(trace_id, spans)
-        self._export(trace_id, spans)
+        if sampled or spans.cold:
+            self._export(trace_id, spans)
 
     def receive(self, trace_id: str, spans: list[Span]) -> None:
         """Add spans that another process made and exports by itself."""
@@ -224,10 +234,22 @@ class _Kept:
         return Trace(trace_id=trace_id, spans=[span for part in self._parts for span in part.made()])
 
 
-def trace_context(traceparent: str | None) -> tuple[str, str]:
-    """(trace id, parent span id) of a W3C traceparent; a new trace where there is none or it is malformed."""
+class Context(NamedTuple):
+    """What a caller says of the trace that its request belongs to."""
+
+    trace_id: str
+    parent_id: str
+    """The caller's span, "" for none."""
+    sampled: bool
+    """Whether the caller exports its own spans of it."""
+
+
+def trace_context(traceparent: str | None) -> Context:
+    """The context of a W3C traceparent; a new trace, which is sampled, where there is none or it is malformed."""
     match = _TRACEPARENT.fullmatch(traceparent or "")
-    return (match[1], match[2]) if match else (new_trace_id(), "")
+    return (
+        Context(match[1], match[2], bool(int(match[3], 16) & _SAMPLED)) if match else Context(new_trace_id(), "", True)
+    )
 
 
 def new_trace_id() -> str:
@@ -238,3 +260,17 @@ def new_trace_id() -> str:
 def new_span_id() -> str:
     """A random W3C span id."""
     return secrets.token_hex(8)
+
+
+def _sent(url: str) -> SpanExporter:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(endpoint=url, timeout=EXPORT_S_MAX)
+
+
+def _written() -> SpanExporter:
+    """One write a line: what else writes there comes between lines, never into one."""
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+    lines = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)
+    return ConsoleSpanExporter(out=lines, formatter=lambda span: f"{span.to_json(indent=None)}\n")

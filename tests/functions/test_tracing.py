@@ -19,6 +19,8 @@ from tests.functions.fake_instance import CUTS, Say
 from tests.functions.test_inference import TRACE_ID, TRACEPARENT, call, double, raising
 from warmpool import wire
 from warmpool.errors import BadInput
+from warmpool.logged_spans import logged_traces
+from warmpool.tracing import trace_context
 
 
 @pytest.fixture
@@ -174,8 +176,37 @@ for _ in range(5):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("share", [0, 1])
+def test_on_the_console_a_span_is_a_line_and_the_instance_hears_which_traces_are_sampled(share):
+    code = """
+import sys
+from functions import tracing
+tracing.prepare("embed")()
+assert "requests" not in sys.modules
+request = tracing.RequestTrace("embed", {})
+call = request.begin_call()
+request.end_call(call)
+request.finish(200)
+print(call.headers["traceparent"], file=sys.stderr)
+"""
+    told = {tracing.EXPORTER_VARIABLE: tracing.CONSOLE, "OTEL_TRACES_SAMPLER": "traceidratio"}
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=kept | told | {"OTEL_TRACES_SAMPLER_ARG": str(share)}, capture_output=True,
+        text=True, check=True, timeout=60,
+    )  # fmt: skip
+    trace_id, parent_id, sampled = trace_context(result.stderr.strip())
+    assert sampled == bool(share)
+    traces = logged_traces(result.stdout).read(10)
+    assert [trace.trace_id for trace in traces] == [trace_id] * share
+    for trace in traces:
+        assert {one.name for one in trace.spans} == {"function", "function.pre", "pool.infer", "function.post"}
+        assert {one.attributes["service.name"] for one in trace.spans} == {"embed"}
+        assert parent_id in {one.span_id for one in trace.spans if one.name == "pool.infer"}
+
+
 def test_nothing_is_loaded_or_started_without_an_endpoint(monkeypatch):
-    for name in tracing.ENDPOINT_VARIABLES:
+    for name in (*tracing.ENDPOINT_VARIABLES, tracing.EXPORTER_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     tracing.prepare("a")()
     assert isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider)

@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from tests.warmpool.otlp_receiver import OtlpReceiver
 from warmpool import received_spans as receiving
 from warmpool.errors import TooLarge
+from warmpool.logged_spans import logged_traces
 from warmpool.received_spans import ATTRIBUTES_MAX, EXPORT_SPANS_MAX, received_spans
 from warmpool.tracing import (
     COLD_STARTS_KEPT_MAX,
@@ -70,7 +71,7 @@ def read(traces, count_max=1000, **only):
 
 @given(trace_ids, span_ids, st.integers(0, 255))
 def test_a_callers_context_is_taken_over(trace_id, span_id, flags):
-    assert trace_context(f"00-{trace_id}-{span_id}-{flags:02x}") == (trace_id, span_id)
+    assert trace_context(f"00-{trace_id}-{span_id}-{flags:02x}") == (trace_id, span_id, flags % 2 == 1)
 
 
 @pytest.mark.parametrize(
@@ -97,15 +98,15 @@ def test_a_callers_context_is_taken_over(trace_id, span_id, flags):
     ],
 )
 def test_a_malformed_context_begins_a_new_trace(traceparent):
-    trace_id, parent_id = trace_context(traceparent)
+    trace_id, parent_id, sampled = trace_context(traceparent)
     assert re.fullmatch(r"[0-9a-f]{32}", trace_id)
-    assert parent_id == ""
+    assert (parent_id, sampled) == ("", True)
     assert trace_id not in {TRACE_ID, "0" * 32, trace_context(traceparent)[0]}
 
 
 @given(st.text(max_size=80))
 def test_whatever_a_caller_sends_a_trace_has_a_valid_id(traceparent):
-    trace_id, parent_id = trace_context(traceparent)
+    trace_id, parent_id, _ = trace_context(traceparent)
     assert re.fullmatch(r"(?!0{32})[0-9a-f]{32}", trace_id)
     assert re.fullmatch(r"([0-9a-f]{16})?", parent_id)
 
@@ -227,6 +228,35 @@ def test_spans_are_exported_to_a_real_receiver(receiver):
     assert sorted(sent, key=repr) == sorted(
         ((trace_id, one) for trace_id, spans in wanted.items() for one in spans), key=repr
     )
+
+
+def test_where_no_collector_takes_them_spans_are_lines_that_are_read_back(capfd):
+    traces = Traces(10)
+    recorded = {
+        new_trace_id(): [span(1_000_000, 5_000_000, share=0.25, rows=3, lane="prim\när", cold=True)],
+        new_trace_id(): [span(7000, 9000), span(8000, 9000, name="run", parent_id=new_span_id())],
+    }
+    for trace_id, spans in recorded.items():
+        traces.record(trace_id, own(spans))
+    traces.end_export("-", "warmpool", 60.0)
+    written = capfd.readouterr().out
+    assert len(written.splitlines()) == 3
+    found = {trace.trace_id: trace.spans for trace in logged_traces(written).read(10)}
+    told = [one.attributes for spans in found.values() for one in spans]
+    assert all((one.pop("service.name"), len(one.pop("service.instance.id"))) == ("warmpool", 36) for one in told)
+    assert found == recorded
+
+
+def test_what_its_caller_does_not_sample_is_exported_only_if_it_was_cold_and_is_kept(capfd):
+    traces = Traces(10)
+    names = {name: new_trace_id() for name in ("sampled", "not", "cold")}
+    traces.start_export("-", "warmpool")
+    traces.record(names["sampled"], own([span(1000, 2000)]))
+    traces.record(names["not"], own([span(1000, 2000)]), sampled=False)
+    traces.record(names["cold"], own([span(1000, 2000, cold=True)]), sampled=False)
+    traces.end_export("-", "warmpool", 60.0)
+    assert set(read(logged_traces(capfd.readouterr().out))) == {names["sampled"], names["cold"]}
+    assert set(read(traces)) == set(names.values())
 
 
 def test_a_collector_that_is_away_costs_a_span_nothing_and_the_end_little():
