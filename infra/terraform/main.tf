@@ -151,6 +151,7 @@ module "function" {
   topic               = module.storage.topic
   emails              = module.identities.emails
   otlp_endpoint       = var.otlp_endpoint
+  trace_share         = var.trace_share
   instances_max       = 10
   concurrency         = var.concurrency
   request_s_max       = var.request_s_max

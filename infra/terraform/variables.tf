@@ -169,13 +169,24 @@ variable "promotes" {
 }
 
 variable "otlp_endpoint" {
-  description = "Base URL of an OTLP/HTTP collector that traces go to, in the VPC network of this module. Empty: traces stay in the instances."
+  description = "Base URL of an OTLP/HTTP collector that traces go to, in the VPC network of this module. Empty: to a log bucket of their own."
   type        = string
   default     = ""
 
   validation {
     condition     = can(regex("^(https?://[^\\s/?#@]+(/[^\\s?#]*)?)?$", var.otlp_endpoint))
     error_message = "otlp_endpoint is '${var.otlp_endpoint}', allowed: http://HOST[:PORT][/PATH] or the same with https, or nothing."
+  }
+}
+
+variable "trace_share" {
+  description = "Share of the requests whose traces leave functions and instances; what was cold does whatever this is."
+  type        = number
+  default     = 0.05
+
+  validation {
+    condition     = var.trace_share >= 0 && var.trace_share <= 1
+    error_message = "trace_share is ${var.trace_share}, allowed: 0 to 1."
   }
 }
 
@@ -267,12 +278,13 @@ variable "noncurrent_days" {
 }
 
 variable "log_days" {
-  description = "Days that logs are kept; those of who did what to the store (publish, promote, load, refuse, ...) apart."
+  description = "Days that logs are kept; those of who did what to the store (publish, promote, load, refuse, ...) apart, and traces."
   type = object({
-    all   = number
-    audit = number
+    all    = number
+    audit  = number
+    traces = number
   })
-  default = { all = 30, audit = 400 }
+  default = { all = 30, audit = 400, traces = 30 }
 
   validation {
     condition     = alltrue([for days in values(var.log_days) : days >= 1 && days <= 3650 && floor(days) == days])

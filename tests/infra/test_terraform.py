@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from cache import opening
+from cache.audit import Audit
 from cache.errors import StoreUnavailable
 from cache.failures import Failure, forget, record
 from cache.fingerprint import Fingerprint
@@ -32,6 +33,7 @@ from functions.settings import Settings as FunctionSettings
 from tests.infra import planned
 from tests.infra.granted import GrantedStore, Grants, as_rows
 from tests.infra.planned import ROOT, WRITTEN, Copy, copied
+from tests.infra.routed import buckets_of, logged
 from tests.warmpool.publishing.toy import Heard, Toy
 from warmpool import cli
 from warmpool.manifest import Manifest, RolloutSpec, Target, manifest_path, serving_path
@@ -39,6 +41,7 @@ from warmpool.publishing.from_store import make_from_store
 from warmpool.publishing.machines import Children, Limits
 from warmpool.rollout.record import Event, Rollout, add_event, record_path
 from warmpool.settings import Settings, read_settings
+from warmpool.tracing import Span, Trace, Traces
 
 WHOLE_PROJECT = re.compile(r"google_(project|folder|organization)_iam_(member|binding|policy|audit_config)")
 ENCRYPTED: dict[str, tuple[str | int, ...]] = {
@@ -189,6 +192,38 @@ def test_nobody_comes_in_unasked_and_all_that_goes_out_goes_through_the_network(
 
 
 @pytest.mark.parametrize("example", ["prod", "dev"])
+def test_spans_and_what_was_done_to_the_store_get_into_log_buckets_of_their_own_without_any_role(
+    plans: dict[str, list[dict[str, Any]]], example: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is written is what instances and functions write; who writes to standard output needs no role."""
+    kind = "google_cloud_run_v2_service"
+    for name, service in of_type(plans[example], kind).items():
+        told = environment_of(service["template"][0])
+        wanted = {"WARMPOOL_OTLP_ENDPOINT": "-"} if name.endswith("-pool") else {"OTEL_TRACES_EXPORTER": "console"}
+        assert wanted.items() <= told.items()
+        assert name.endswith("-pool") or 0 < float(told["OTEL_TRACES_SAMPLER_ARG"]) <= 1
+    traces = Traces(1)
+    traces.record(
+        "a" * 32, Trace(trace_id="", spans=[Span(name="x", span_id="b" * 16, parent_id="", start_ns=1, end_ns=2)])
+    )
+    traces.end_export("-", "warmpool", 60.0)
+    Audit("-", "ada").record("load", path="executables/abc")
+    span, audit = capfd.readouterr().out.splitlines()
+    lines = {span: ["traces"], audit: ["_Default", "all", "audit"], "listening": ["_Default", "all"]}
+    for line, buckets in lines.items():
+        for labels in ({"service_name": f"warmpool-{example}-pool"}, {"job_name": f"warmpool-{example}-gc"}):
+            assert buckets_of(plans[example], logged(line, **labels)) == buckets
+        assert buckets_of(plans[example], logged(line, service_name="warmpool-other-pool")) == ["_Default"]
+    kept = {
+        one["after"]["bucket_id"]: one["after"]["retention_days"]
+        for one in plans[example]
+        if one["type"] == "google_logging_project_bucket_config"
+    }
+    days = (30, 400, 30) if example == "prod" else (7, 30, 7)
+    assert kept == {f"warmpool-{example}-{name}": n for name, n in zip(("all", "audit", "traces"), days, strict=True)}
+
+
+@pytest.mark.parametrize("example", ["prod", "dev"])
 def test_the_bucket_is_private_and_all_that_is_kept_is_encrypted_with_keys_of_ours(
     plans: dict[str, list[dict[str, Any]]], example: str
 ) -> None:
@@ -196,7 +231,9 @@ def test_the_bucket_is_private_and_all_that_is_kept_is_encrypted_with_keys_of_ou
     assert bucket["public_access_prevention"] == "enforced"
     assert bucket["uniform_bucket_level_access"] is True
     kept = {one["address"]: one for one in plans[example] if one["type"] in ENCRYPTED}
-    assert len(kept) == 15  # a bucket, a topic, a repository, three secrets, two log buckets, four services, three jobs
+    assert (
+        len(kept) == 16
+    )  # a bucket, a topic, a repository, three secrets, three log buckets, four services, three jobs
     for address, one in kept.items():  # which key is known once it is there
         unknown: Any = one["change"]["after_unknown"]
         for step in ENCRYPTED[one["type"]]:

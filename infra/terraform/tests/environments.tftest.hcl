@@ -62,7 +62,7 @@ run "a_budget_is_made_where_there_is_a_billing_account" {
     env             = "test"
     project_number  = "4711"
     key             = "projects/p/locations/l/keyRings/r/cryptoKeys/logs"
-    days            = { all = 30, audit = 400 }
+    days            = { all = 30, audit = 400, traces = 14 }
     billing_account = "0123AB-CDEF01-234567"
     budget          = { amount = 200, currency = "EUR" }
     alert_emails    = ["bills@example.com"]
@@ -74,7 +74,7 @@ run "a_budget_is_made_where_there_is_a_billing_account" {
   }
 
   assert {
-    condition     = { for name, sink in google_logging_project_sink.this : name => sink.destination } == { for name in ["all", "audit"] : name => "logging.googleapis.com/projects/some-project/locations/europe-west4/buckets/warmpool-test-${name}" }
+    condition     = { for name, sink in google_logging_project_sink.this : name => sink.destination } == { for name in ["all", "audit", "traces"] : name => "logging.googleapis.com/projects/some-project/locations/europe-west4/buckets/warmpool-test-${name}" }
     error_message = "logs go somewhere else than into our buckets"
   }
 
@@ -102,6 +102,7 @@ run "each_variable_says_what_it_allows" {
     compiles          = false
     promotes          = true
     otlp_endpoint     = "collector:4318"
+    trace_share       = 1.5
     function_ingress  = "all"
     function_invokers = ["allUsers"]
     operators         = ["allAuthenticatedUsers"]
@@ -109,7 +110,7 @@ run "each_variable_says_what_it_allows" {
     event_function    = "none"
     subnet_cidr       = "8.8.8.0/24"
     noncurrent_days   = 0
-    log_days          = { all = 0, audit = 400 }
+    log_days          = { all = 0, audit = 400, traces = 30 }
     care_schedules    = { verify = "daily", gc = "47 4 * * 0" }
     billing_account   = "mine"
     budget            = { amount = 0.5, currency = "euros" }
@@ -118,7 +119,7 @@ run "each_variable_says_what_it_allows" {
 
   expect_failures = [
     var.project, var.region, var.env, var.instance_image, var.function_image, var.job_image, var.instance,
-    var.instances_max, var.concurrency, var.request_s_max, var.promotes, var.otlp_endpoint, var.function_ingress,
+    var.instances_max, var.concurrency, var.request_s_max, var.promotes, var.otlp_endpoint, var.trace_share, var.function_ingress,
     var.function_invokers, var.operators, var.deployers, var.event_function, var.subnet_cidr, var.noncurrent_days, var.log_days,
     var.care_schedules, var.billing_account, var.budget, var.alert_emails,
   ]

@@ -87,6 +87,7 @@ run "the_pool_is_warm_private_and_probed_where_it_answers" {
       WARMPOOL_QUEUE_ROWS_MAX           = "4096"
       WARMPOOL_COMPILE                  = "auto"
       WARMPOOL_COMPILE_MEMORY_BYTES_MAX = "2147483648"
+      WARMPOOL_OTLP_ENDPOINT            = "-"
     }
     error_message = "an instance is told ${jsonencode({ for one in google_cloud_run_v2_service.pool.template[0].containers[0].env : one.name => one.value })}"
   }
@@ -214,7 +215,7 @@ run "functions_are_called_by_who_may_call_them_and_call_the_pool" {
     invokers       = ["group:callers@example.com"]
     event_function = "other"
     pool_url       = "https://pool.example.com"
-    otlp_endpoint  = "http://collector:4318"
+    trace_share    = 0.05
   }
 
   assert {
@@ -225,8 +226,8 @@ run "functions_are_called_by_who_may_call_them_and_call_the_pool" {
   assert {
     condition = { for one in google_cloud_run_v2_service.this["embed"].template[0].containers[0].env : one.name => one.value } == {
       FUNCTION_TARGET     = "embed", FUNCTION_SOURCE = "examples/embed/function.py", WARMPOOL_URLS = "https://pool.example.com"
-      WARMPOOL_AUDIENCE   = "https://pool.example.com", OTEL_EXPORTER_OTLP_ENDPOINT = "http://collector:4318"
-      WARMPOOL_TIMEOUT_MS = "10000", WARMPOOL_TIMEOUT_MS_MAX = "60000"
+      WARMPOOL_AUDIENCE   = "https://pool.example.com", WARMPOOL_TIMEOUT_MS = "10000", WARMPOOL_TIMEOUT_MS_MAX = "60000"
+      OTEL_TRACES_SAMPLER = "traceidratio", OTEL_TRACES_SAMPLER_ARG = "0.05", OTEL_TRACES_EXPORTER = "console"
     }
     error_message = "a function is told something else"
   }
@@ -239,6 +240,28 @@ run "functions_are_called_by_who_may_call_them_and_call_the_pool" {
   assert {
     condition     = google_eventarc_trigger.finalized[0].transport[0].pubsub[0].topic == var.topic && google_eventarc_trigger.finalized[0].destination[0].cloud_run_service[0].service == "warmpool-test-other" && google_cloud_run_v2_service_iam_member.notifier[0].name == "warmpool-test-other" && google_cloud_run_v2_service_iam_member.notifier[0].role == "roles/run.invoker"
     error_message = "the function is not told, or not by the bucket's topic"
+  }
+}
+
+run "a_collector_that_is_named_gets_the_functions_spans" {
+  command = plan
+
+  module {
+    source = "./modules/function"
+  }
+
+  variables {
+    functions     = { embed = { target = "embed" } }
+    ingress       = "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER"
+    invokers      = []
+    pool_url      = "https://pool.example.com"
+    otlp_endpoint = "http://collector:4318"
+    trace_share   = 1
+  }
+
+  assert {
+    condition     = [for one in google_cloud_run_v2_service.this["embed"].template[0].containers[0].env : one.value if startswith(one.name, "OTEL_") && one.name != "OTEL_TRACES_SAMPLER"] == ["http://collector:4318", "1"]
+    error_message = "a function is not told where spans go, or how many"
   }
 }
 

@@ -24,7 +24,8 @@ module "warmpool" {
   operators           = var.operators
   deletion_protection = false
   noncurrent_days     = 7
-  log_days            = { all = 7, audit = 30 }
+  trace_share         = 1
+  log_days            = { all = 7, audit = 30, traces = 7 }
   billing_account     = var.billing_account
   budget              = { amount = 50, currency = "EUR" }
 }

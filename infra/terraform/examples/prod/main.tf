@@ -24,7 +24,7 @@ module "warmpool" {
   operators           = var.operators
   deletion_protection = true
   noncurrent_days     = 30
-  log_days            = { all = 30, audit = 400 }
+  log_days            = { all = 30, audit = 400, traces = 30 }
   billing_account     = var.billing_account
   budget              = { amount = 1000, currency = "EUR" }
   alert_emails        = var.alert_emails

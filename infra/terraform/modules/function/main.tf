@@ -64,10 +64,12 @@ resource "google_cloud_run_v2_service" "this" {
           WARMPOOL_AUDIENCE       = var.pool_url # calls bring an identity token, which is made for this
           WARMPOOL_TIMEOUT_MS     = tostring(min(10, var.request_s_max) * 1000)
           WARMPOOL_TIMEOUT_MS_MAX = tostring(var.request_s_max * 1000)
+          OTEL_TRACES_SAMPLER     = "traceidratio" # whatever Cloud Run chose for itself; the pool is told
+          OTEL_TRACES_SAMPLER_ARG = tostring(var.trace_share)
           }, each.value.source == null ? {} : {
-          FUNCTION_SOURCE = each.value.source
-          }, var.otlp_endpoint == "" ? {} : {
-          OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint
+          FUNCTION_SOURCE                                     = each.value.source
+          }, var.otlp_endpoint == "" ? { OTEL_TRACES_EXPORTER = "console" } : {
+          OTEL_EXPORTER_OTLP_ENDPOINT                         = var.otlp_endpoint
         })
 
         content {

@@ -73,8 +73,13 @@ variable "request_s_max" {
 }
 
 variable "otlp_endpoint" {
-  description = "Base URL of an OTLP/HTTP collector, empty for none."
+  description = "Base URL of an OTLP/HTTP collector, empty for spans as lines of the log."
   type        = string
+}
+
+variable "trace_share" {
+  description = "Share of the traces that is kept, 0 to 1."
+  type        = number
 }
 
 variable "key" {

@@ -1,18 +1,23 @@
-# Where logs go, and who hears of the bill. Traces go from instances to the collector that they are told of: Cloud Trace
-# takes spans only from who has a role on the whole project.
+# Where logs and traces go, and who hears of the bill. Functions and instances write each span as a line of their log, for
+# which nobody needs a role: Cloud Trace takes spans only from who has one on the whole project.
 
 locals {
+  spans      = "jsonPayload.context.trace_id:* AND jsonPayload.start_time:*"
   everything = "(resource.type=\"cloud_run_revision\" OR resource.type=\"cloud_run_job\") AND (resource.labels.service_name=~\"^warmpool-${var.env}-\" OR resource.labels.job_name=~\"^warmpool-${var.env}-\")"
 
   sinks = {
     all = {
       days   = var.days.all
-      filter = local.everything
+      filter = "${local.everything} AND NOT (${local.spans})"
     }
     # Lines of an audit log: what was published, promoted, loaded, refused, set aside or distrusted, and by whom.
     audit = {
       days   = var.days.audit
       filter = "${local.everything} AND jsonPayload.event:* AND jsonPayload.who:*"
+    }
+    traces = {
+      days   = var.days.traces
+      filter = "${local.everything} AND ${local.spans}"
     }
   }
 }
@@ -24,7 +29,7 @@ resource "google_logging_project_bucket_config" "this" {
   location       = var.region
   bucket_id      = "warmpool-${var.env}-${each.key}"
   retention_days = each.value.days
-  description    = "warmpool ${var.env}: ${each.key} logs"
+  description    = "warmpool ${var.env}: ${each.key}"
 
   cmek_settings {
     kms_key_name = var.key
@@ -37,10 +42,18 @@ resource "google_logging_project_sink" "this" {
 
   project                = var.project
   name                   = "warmpool-${var.env}-${each.key}"
-  description            = "warmpool ${var.env}: ${each.key} logs"
+  description            = "warmpool ${var.env}: ${each.key}"
   destination            = "logging.googleapis.com/projects/${var.project}/locations/${var.region}/buckets/${google_logging_project_bucket_config.this[each.key].bucket_id}"
   filter                 = each.value.filter
   unique_writer_identity = true
+}
+
+# What every project keeps of its logs anyway (its sink _Default) does without spans: they would be paid for twice.
+resource "google_logging_project_exclusion" "traces" {
+  project     = var.project
+  name        = "warmpool-${var.env}-traces"
+  description = "warmpool ${var.env}: spans are kept in a bucket of their own"
+  filter      = local.sinks.traces.filter
 }
 
 resource "google_monitoring_notification_channel" "email" {

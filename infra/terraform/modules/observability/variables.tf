@@ -24,10 +24,11 @@ variable "key" {
 }
 
 variable "days" {
-  description = "Days that logs are kept: all, and audit."
+  description = "Days that logs are kept: all, audit, and traces."
   type = object({
-    all   = number
-    audit = number
+    all    = number
+    audit  = number
+    traces = number
   })
 }
 

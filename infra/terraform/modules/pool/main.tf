@@ -30,11 +30,10 @@ locals {
     WARMPOOL_QUEUE_ROWS_MAX           = tostring(local.queue_rows_max)
     WARMPOOL_COMPILE                  = var.compiles ? "auto" : "off"
     WARMPOOL_COMPILE_MEMORY_BYTES_MAX = tostring(local.compile_bytes)
+    WARMPOOL_OTLP_ENDPOINT            = coalesce(var.otlp_endpoint, "-") # lines of the log; which traces, functions say
     }, var.compiles ? {
     WARMPOOL_SIGNING_KEY = "/signing/worker.pem"
-    } : {}, var.otlp_endpoint == "" ? {} : {
-    WARMPOOL_OTLP_ENDPOINT = var.otlp_endpoint
-  })
+  } : {})
 
   secrets = merge(
     { keys = { secret = var.secrets["trusted-keys"], path = "publisher.pub" } },

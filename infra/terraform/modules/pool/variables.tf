@@ -53,7 +53,7 @@ variable "compiles" {
 }
 
 variable "otlp_endpoint" {
-  description = "Base URL of an OTLP/HTTP collector, empty for none."
+  description = "Base URL of an OTLP/HTTP collector, empty for spans as lines of the log."
   type        = string
 }
 
