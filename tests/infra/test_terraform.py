@@ -80,7 +80,9 @@ PATHS = {
     "serving.json": "models/embed/serving.json",
 } | {f"{name}/": f"{name}/{'a' * 64}" for name in FOLDERS if name != "models"}
 
-pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not on the PATH")
+pytestmark = pytest.mark.skipif(
+    "WARMPOOL_CI" not in os.environ and not shutil.which("terraform"), reason="terraform is not on the PATH"
+)
 
 
 @pytest.fixture(scope="module")
@@ -526,7 +528,7 @@ def test_without_terraform_there_is_one_line_that_says_how_to_get_it(tmp_path: P
     )
 
 
-def test_where_no_provider_is_to_be_had_the_check_says_what_it_left_out_and_tests_are_skipped(
+def test_where_no_provider_is_to_be_had_it_is_said_what_was_left_out_and_in_ci_that_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "clone"
@@ -539,10 +541,14 @@ def test_where_no_provider_is_to_be_had_the_check_says_what_it_left_out_and_test
     shutil.copytree(WRITTEN, root / "infra" / "terraform", ignore=shutil.ignore_patterns(".terraform*"))
     nowhere = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HTTPS_PROXY": "http://127.0.0.1:9"}
     command = ["sh", "infra/terraform/check.sh"]
-    done = subprocess.run(command, cwd=root, env=nowhere, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0
-    (line,) = done.stderr.splitlines()
-    assert "NOT validated, NOT tested: the registry of providers cannot be reached" in line
+    left_out = "NOT validated, NOT tested: the registry of providers cannot be reached"
+    for environment, status in ((nowhere, 0), (nowhere | {"WARMPOOL_CI": "1"}, 1)):
+        done = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == status
+        (line,) = done.stderr.splitlines()
+        assert left_out in line
 
     with (root / "infra" / "terraform" / "main.tf").open("a") as main:  # what is wrong is told all the same
         main.write('\nmodule "none" {\n  source = "./modules/none"\n}\n')
@@ -554,5 +560,7 @@ def test_where_no_provider_is_to_be_had_the_check_says_what_it_left_out_and_test
     for name, text in nowhere.items():
         monkeypatch.setenv(name, text)
     monkeypatch.delenv("TF_CLI_CONFIG_FILE", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="cannot be reached"):
-        copied(tmp_path / "copy")
+    for in_ci, ends in ((False, pytest.skip.Exception), (True, pytest.fail.Exception)):
+        monkeypatch.setenv("WARMPOOL_CI", "1") if in_ci else monkeypatch.delenv("WARMPOOL_CI", raising=False)
+        with pytest.raises(ends, match="cannot be reached"):
+            copied(tmp_path / f"copy-{in_ci}")
