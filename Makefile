@@ -46,6 +46,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # A caller's own environment must not leak into ours.
 unexport PYTHONPATH
 unexport PYTHONHOME
+# And what one target was given is nothing to the makes that tests of it start.
+unexport ARGS
+unexport PROCESSES
+unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -1,18 +1,22 @@
-"""`warmpool`, as a process that waits long for a run: lanes that a test stops, or a busy machine, do not hang.
+"""`warmpool`, as a process that waits long for a run, and for what ends with it: a busy machine does not hang.
 
-An instance takes a run for hung that lasts twenty times as long as the ones before it, if that is over ten seconds.
+An instance takes a run for hung that lasts twenty times as long as the ones before it, if that is over ten seconds. When
+it ends it gives its compile worker, which is nicer than anybody, three seconds.
 """
 
 from __future__ import annotations
 
 import sys
 
-from warmpool import cli, watchdog
+from warmpool import cli, server, watchdog
+from warmpool.compiling import process
 
 
 def be_patient() -> None:
-    """Wait for a run as long as the settings allow, however fast others were."""
+    """Wait as long as the settings allow: for a run, however fast others were, and for the worker's end."""
     watchdog.RUN_S_MIN = float("inf")
+    server.END_S_MAX = float("inf")
+    process.ENDING_S_MAX = 60.0
 
 
 if __name__ == "__main__":

@@ -303,7 +303,7 @@ def test_a_front_that_is_killed_leaves_no_orphan(place):
 
 def test_a_front_that_is_told_to_end_does_while_it_compiles_and_gives_up_its_leases(place):
     place.fates.write({f"compile_bucket {NAMES[1]}": "hang"})
-    instance = place.start(**OTHER_MACHINE)
+    instance = place.start("--drain-s-max", "200", **OTHER_MACHINE)
     wait_until(lambda: place.fates.met()[NAMES[1]], MADE_S_MAX)
     processes = descendants(instance.process.pid)
     assert place.bottom.names("leases")
