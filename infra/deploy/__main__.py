@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,7 +38,7 @@ class Command:
         self.settings: Settings = read_settings(arguments.settings)
         self.shell.line("set -eu")
 
-    @property
+    @cached_property
     def infrastructure(self) -> Infrastructure:
         return Infrastructure(self.shell, self.settings)
 
@@ -72,8 +73,7 @@ class Command:
     def precompile(self) -> None:
         """Let the publish job make what the store lacks for this commit's image."""
         self.shell.need("gcloud")
-        infrastructure = self.infrastructure
-        registry, job = infrastructure.outputs("registry", "publish_job")
+        registry, job = self.infrastructure.outputs("registry", "publish_job")
         PublishJob(self.shell, self.settings, job).run(*self._pushed(registry, PUBLISHER))
 
     def deploy(self) -> None:
@@ -84,33 +84,34 @@ class Command:
             share=given.share, canary_s=given.canary_s, requests_min=given.requests_min,
             ready_s_max=given.ready_s_max, every_s=given.every_s,
         )  # fmt: skip
-        infrastructure = self.infrastructure
-        registry, name, job, account, url = infrastructure.outputs(
+        registry, name, job, account, url = self.infrastructure.outputs(
             "registry", "pool_service", "publish_job", "function_service_account", "pool_url"
         )
-        followers = [
-            Followers(self.shell, self.settings, kind, output, infrastructure.listed(output))
-            for kind, output in (("services", "function_names"), ("jobs", "care_jobs"))
-        ]
+        functions = self._followers("services", "function_names")
+        care = self._followers("jobs", "care_jobs")
         instance, publisher, function = self._pushed(registry, INSTANCE, PUBLISHER, FUNCTION)
         deployment = Deployment(
             self.shell, Pool(self.shell, self.settings, name), PublishJob(self.shell, self.settings, job),
             Asker(self.shell, account, url), limits,
         )  # fmt: skip
-        deployment.deploy(instance, publisher)
-        for follower, image in zip(followers, (function, publisher), strict=True):
-            follower.deploy(image)
+        revision = deployment.deploy(instance, publisher)
+        functions.deploy(function, revision)
+        care.deploy(publisher, revision)
 
     def rollback(self) -> None:
-        """Give all requests to the revision that had them before."""
+        """Give all requests to the revisions that had them before: functions, then the pool."""
         self.shell.need("gcloud")
         (name,) = self.infrastructure.outputs("pool_service")
-        roll_back(self.shell, Pool(self.shell, self.settings, name))
+        functions = self._followers("services", "function_names")
+        roll_back(self.shell, Pool(self.shell, self.settings, name), functions)
 
     def status(self) -> None:
         """Show which revision has which share of the requests."""
         self.shell.need("gcloud")
         show_status(self.shell, self.settings, self.infrastructure, as_json=self.given.json)
+
+    def _followers(self, kind: str, output: str) -> Followers:
+        return Followers(self.shell, self.settings, kind, output, self.infrastructure.listed(output))
 
     def _tag(self) -> str:
         return commit_tag(self.shell, self.given.tag)

@@ -13,6 +13,7 @@ from typing import NoReturn
 from infra.deploy.asking import Asker
 from infra.deploy.canary import Counted, NoMetrics, read_metrics, worse
 from infra.deploy.errors import DeployError, UsageError
+from infra.deploy.followers import Followers
 from infra.deploy.publish_job import PublishJob
 from infra.deploy.revisions import CANARY, PREVIOUS, STABLE, Pool, targets
 from infra.deploy.shell import Document, Shell, undisturbed
@@ -62,19 +63,22 @@ class Deployment:
         self._asker = asker
         self._limits = limits
 
-    def deploy(self, image: str, publisher: str) -> None:
+    def deploy(self, image: str, publisher: str) -> str:
         """All of it. Raises DeployError; then the old revision has all requests, or the message says how it gets them.
 
         Args:
             image: Name and digest of the instance's image.
             publisher: Those of the publish job's.
+
+        Returns:
+            The revision that has all requests.
         """
         service = self._pool.describe()
         stable = self._pool.stable_revision(service)
         before = "" if self._shell.dry else self._pool.image_of(stable)
         if before == image and self._settled(service, stable):
             self._shell.say(f"nothing to do: {stable} has all requests, and runs {image}")
-            return
+            return stable
         self._job.run(publisher)
         try:
             canary, url = self._canary(service, stable, image)
@@ -85,6 +89,7 @@ class Deployment:
         except Exception as error:  # noqa: BLE001  a mistake of ours must not leave a canary with requests either
             self._go_back(stable, f"{type(error).__name__}: {error}")
         self._shell.say(f"{canary} has all requests; make rollback goes back to {stable}")
+        return canary
 
     def _settled(self, service: Document, stable: str) -> bool:
         """Whether it has all requests, and is the newest: what `make infra-up` changed waits in a newer one."""
@@ -166,8 +171,14 @@ class Deployment:
         raise DeployError(f"{why}; {stable} has all requests again")
 
 
-def roll_back(shell: Shell, pool: Pool) -> None:
-    """End a trial, or go back to the revision that had all requests before the last promotion."""
+def roll_back(shell: Shell, pool: Pool, functions: Followers) -> None:
+    """End a trial, or go back to the revision that had all requests before the last promotion.
+
+    Functions go back before the pool, as they came after it, so that none calls an older pool than it was made for.
+
+    Raises:
+        DeployError: There is nothing to go back to; or a function did not, and the pool did.
+    """
     service = pool.describe()
     stable = pool.stable_revision(service)
     if shell.dry:
@@ -178,7 +189,10 @@ def roll_back(shell: Shell, pool: Pool) -> None:
         goal = pool.tagged(service, PREVIOUS)
     if not goal:
         raise DeployError(f"no revision has the tag {PREVIOUS}, for make deploy promoted none: see make status")
+    failed = functions.roll_back(goal)
     pool.send({goal: 100}, tags={PREVIOUS: stable} if goal != stable else {}, without=(CANARY, STABLE))
+    if failed:
+        raise DeployError(f"{goal} has all requests of the pool, but not every function went back: {'; '.join(failed)}")
     shell.say(f"{goal} has all requests")
 
 

@@ -151,6 +151,8 @@ class Cloud:
             "shares": {"pool-00001": 100},
             "tags": {},
             "followers": {},
+            "functions": {},
+            "serving": {},
         }
 
     @property

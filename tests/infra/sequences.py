@@ -77,9 +77,29 @@ TRIAL = [ADD, DESCRIBE, TOKEN, SHARE, DESCRIBE]
 POOL = [*IDENTIFY, *LOOK, *PRECOMPILE, *TRIAL, DESCRIBE, PROMOTE]
 
 
+def _follow(name: str) -> list[str]:
+    image = f"--image={REGISTRY}/function@{NEW} --update-labels=pool=pool-00002"
+    return [
+        f"gcloud run services update warmpool-dev-{name} {image} {PLACE} --quiet",
+        f"gcloud run services update-traffic warmpool-dev-{name} --to-latest {PLACE} --quiet",
+    ]
+
+
+def find(name: str, pool: str) -> str:
+    """Looks for what of a function was deployed with a revision of the pool."""
+    wanted = f"--filter=metadata.labels.pool={pool} --sort-by=~metadata.creationTimestamp --limit=1"
+    return f"gcloud run revisions list --service=warmpool-dev-{name} {wanted} {PLACE} --format=value(metadata.name)"
+
+
+def send_back(name: str, revision: str) -> str:
+    """Gives a function's requests to a revision of it."""
+    function = f"warmpool-dev-{name}"
+    return f"gcloud run services update-traffic {function} --to-revisions={function}-{revision}=100 {PLACE} --quiet"
+
+
 FOLLOWERS = [
-    f"gcloud run services update warmpool-dev-digits --image={REGISTRY}/function@{NEW} {PLACE} --quiet",
-    f"gcloud run services update warmpool-dev-embed --image={REGISTRY}/function@{NEW} {PLACE} --quiet",
+    *_follow("digits"),
+    *_follow("embed"),
     f"gcloud run jobs update warmpool-dev-gc --image={REGISTRY}/publisher@{NEW} {PLACE} --quiet",
 ]
 DEPLOY = [*POOL, *FOLLOWERS]

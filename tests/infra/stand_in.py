@@ -43,6 +43,8 @@ def terraform(world, words):
 def update(world, words):
     if not flag(words, "--tag"):
         world["followers"][words[3]] = flag(words, "--image")
+        if labels := pairs(flag(words, "--update-labels")):
+            world["functions"].setdefault(words[3], []).append(labels["pool"])
         return ""
     name = f"pool-{len(world['images']) + 1:05}"
     world["images"][name] = flag(words, "--image")
@@ -51,12 +53,24 @@ def update(world, words):
 
 
 def update_traffic(world, words):
+    if words[3] in world["functions"]:
+        world["serving"][words[3]] = flag(words, "--to-revisions") or "latest"
+        return ""
     if shares := pairs(flag(words, "--to-revisions")):
         world["shares"] = {name: int(percent) for name, percent in shares.items()}
     for tag in flag(words, "--remove-tags").split(","):
         world["tags"].pop(tag, None)
     world["tags"].update(pairs(flag(words, "--update-tags")))
     return ""
+
+
+def revisions(world, words):
+    """The pool's as JSON, or the name of a function's newest one with a label."""
+    if not (label := flag(words, "--filter")):
+        return json.dumps([revision(world, name) for name in world["images"]])
+    name, pool = flag(words, "--service"), label.partition("=")[2]
+    made = [number for number, of in enumerate(world["functions"].get(name, []), 1) if of == pool]
+    return f"{name}-{made[-1]:05}" if made else ""
 
 
 def revision(world, name):
@@ -75,7 +89,7 @@ GCLOUD = {
     "run services update": update,
     "run services update-traffic": update_traffic,
     "run revisions describe": lambda world, words: world["images"][words[3]],
-    "run revisions list": lambda world, words: json.dumps([revision(world, name) for name in world["images"]]),
+    "run revisions list": revisions,
     "run jobs update": update,
     "run jobs execute": lambda world, words: "",
     "run jobs executions list": lambda world, words: json.dumps(

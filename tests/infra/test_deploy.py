@@ -20,12 +20,15 @@ from tests.infra.sequences import (
     FOLLOWERS,
     IDENTIFY,
     LOOK,
+    OUTPUTS,
     POOL,
     PRECOMPILE,
     PROMOTE,
     SHARE,
     TOKEN,
     TRIAL,
+    find,
+    send_back,
 )  # fmt: skip
 from tests.instance_process import WAIT_S_MAX, wait_until
 
@@ -83,7 +86,8 @@ def test_the_pool_is_left_alone_where_the_image_has_all_requests(cloud):
     done = cloud.make("deploy", **QUICK)
     assert done.status == 0
     assert "nothing to do" in done.err
-    assert cloud.calls() == [*IDENTIFY, *LOOK, *(command.replace(NEW, OLD) for command in FOLLOWERS)]
+    followed = [command.replace(NEW, OLD).replace("pool-00002", "pool-00001") for command in FOLLOWERS]
+    assert cloud.calls() == [*IDENTIFY, *LOOK, *followed]
 
 
 def test_what_infra_up_changed_is_brought_to_requests_though_the_image_is_the_same(cloud):
@@ -149,7 +153,7 @@ def test_a_function_that_does_not_start_leaves_the_pool_as_it_is(cloud):
     assert cloud.world["shares"] == {"pool-00002": 100}
     cloud.change(failing=[])
     assert cloud.make("deploy", **QUICK).status == 0
-    assert cloud.calls()[-5:] == [DESCRIBE, LOOK[1].replace("00001", "00002"), *FOLLOWERS]
+    assert cloud.calls()[-7:] == [DESCRIBE, LOOK[1].replace("00001", "00002"), *FOLLOWERS]
 
 
 def test_a_revision_that_is_never_ready_gets_no_request(cloud, revisions):
@@ -221,7 +225,7 @@ def test_what_a_killed_deployment_left_is_gone_on_with(cloud):
     done = cloud.make("deploy", **QUICK)
     assert done.status == 0, done.err
     assert ADD not in cloud.calls()
-    assert cloud.calls()[-7:] == [SHARE, DESCRIBE, DESCRIBE, PROMOTE, *FOLLOWERS]
+    assert cloud.calls()[-9:] == [SHARE, DESCRIBE, DESCRIBE, PROMOTE, *FOLLOWERS]
     assert cloud.world["images"] == images
 
 
@@ -294,17 +298,71 @@ def test_a_canary_whose_requests_somebody_took_away_is_not_promoted(cloud, revis
     assert cloud.world["shares"] == {"pool-00001": 100}
 
 
-def test_a_rollback_is_one_change_of_traffic_and_the_next_one_takes_it_back(cloud):
+BACK_TO_FIRST = PROMOTE.replace("00001", "0000X").replace("00002", "00001").replace("0000X", "00002")
+
+
+@pytest.fixture
+def deployed(cloud):
+    """Functions as a deployment left them with the pool's first revision, and then another deployment."""
+    names = ("warmpool-dev-digits", "warmpool-dev-embed")
+    cloud.change(functions={name: ["pool-00001"] for name in names}, serving=dict.fromkeys(names, "latest"))
     assert cloud.make("deploy", **QUICK).status == 0
-    assert cloud.make("rollback").status == 0
+    assert cloud.calls() == DEPLOY
+    return cloud
+
+
+def served(number):
+    return {f"warmpool-dev-{name}": f"warmpool-dev-{name}-{number:05}=100" for name in ("digits", "embed")}
+
+
+def test_a_rollback_takes_functions_then_the_pool_back_and_the_next_one_forward_again(deployed):
+    assert deployed.make("rollback").status == 0
+    assert deployed.calls()[len(DEPLOY) :] == [
+        OUTPUTS, DESCRIBE, find("digits", "pool-00001"), send_back("digits", "00001"), find("embed", "pool-00001"),
+        send_back("embed", "00001"), BACK_TO_FIRST,
+    ]  # fmt: skip
+    assert deployed.world["shares"] == {"pool-00001": 100}
+    assert deployed.world["serving"] == served(1)
+    assert deployed.make("rollback").status == 0
+    assert deployed.world["shares"] == {"pool-00002": 100}
+    assert deployed.world["serving"] == served(2)
+    assert deployed.make("deploy", **QUICK).status == 0
+    assert set(deployed.world["serving"].values()) == {"latest"}
+
+
+def test_a_function_of_which_nothing_was_deployed_with_the_pools_revision_stays(cloud):
+    assert cloud.make("deploy", **QUICK).status == 0
+    done = cloud.make("rollback")
+    assert (done.status, done.told()) == (0, [])
     assert cloud.calls()[len(DEPLOY) :] == [
-        IDENTIFY[0],
-        DESCRIBE,
-        PROMOTE.replace("00001", "0000X").replace("00002", "00001").replace("0000X", "00002"),
-    ]
-    assert cloud.world["shares"] == {"pool-00001": 100}
-    assert cloud.make("rollback").status == 0
-    assert cloud.world["shares"] == {"pool-00002": 100}
+        OUTPUTS, DESCRIBE, find("digits", "pool-00001"), find("embed", "pool-00001"), BACK_TO_FIRST
+    ]  # fmt: skip
+    assert "warmpool-dev-embed stays" in done.err
+    assert set(cloud.world["serving"].values()) == {"latest"}
+
+
+def test_what_a_deployment_did_not_reach_does_not_go_back_further_than_the_rest(deployed):
+    deployed.change(failing=["services update warmpool-dev-embed"], digest="sha256:" + "c" * 64)
+    assert deployed.make("deploy", **QUICK).status == 2
+    assert deployed.world["shares"] == {"pool-00003": 100}
+    assert deployed.make("rollback").status == 0
+    assert deployed.world["shares"] == {"pool-00002": 100}
+    assert deployed.world["serving"] == served(2)
+
+
+def test_a_function_that_does_not_go_back_keeps_neither_the_others_nor_the_pool(deployed):
+    deployed.change(failing=["services update-traffic warmpool-dev-digits"])
+    done = deployed.make("rollback")
+    assert done.status == 2
+    (line,) = [line for line in done.told() if not line.startswith("gcloud: ")]
+    assert line.startswith(
+        "rollback: pool-00001 has all requests of the pool, but not every function went back: gcloud"
+    )
+    assert deployed.world["shares"] == {"pool-00001": 100}
+    assert deployed.world["serving"] == {
+        "warmpool-dev-digits": "latest",
+        "warmpool-dev-embed": served(1)["warmpool-dev-embed"],
+    }
 
 
 def test_a_rollback_ends_a_trial(cloud):
@@ -312,6 +370,7 @@ def test_a_rollback_ends_a_trial(cloud):
     assert cloud.make("rollback").status == 0
     assert cloud.calls()[-1] == BACK
     assert cloud.world["shares"] == {"pool-00001": 100}
+    assert cloud.world["serving"] == {}
 
 
 def test_a_rollback_to_nothing_is_refused(cloud):

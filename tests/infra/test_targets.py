@@ -13,7 +13,7 @@ import pytest
 
 from infra.deploy.settings import ALLOWED
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
-from tests.infra.sequences import BACK, DEPLOY, FOLLOWERS, PUSH, SEQUENCES
+from tests.infra.sequences import BACK, DEPLOY, FOLLOWERS, PUSH, SEQUENCES, find, send_back
 from tests.instance_process import WAIT_S_MAX
 
 TARGETS = (*SEQUENCES, "deploy", "rollback")
@@ -68,7 +68,7 @@ def test_a_dry_run_runs_nothing_and_what_it_prints_does_the_same(tmp_path, targe
             (tmp_path / folder).mkdir()
         real, dry = Cloud(tmp_path / "real", url), Cloud(tmp_path / "dry", url)
         for cloud in (real, dry):
-            cloud.change(tags={"previous": "pool-00000"})
+            cloud.change(tags={"previous": "pool-00000"}, functions={"warmpool-dev-embed": ["pool-00000"]})
         script = dry.make(target, DRY_RUN="1")
         assert (script.status, script.err) == (0, "")
         assert dry.calls() == []
@@ -83,6 +83,7 @@ def test_a_dry_run_runs_nothing_and_what_it_prints_does_the_same(tmp_path, targe
     assert sorted(scripted) == sorted(done)
     assert dry.world["shares"] == real.world["shares"]
     assert dry.world["tags"] == real.world["tags"]
+    assert dry.world["serving"] == real.world["serving"]
 
 
 @pytest.mark.skipif("WARMPOOL_CI" not in os.environ and not shutil.which("jq"), reason="there is no jq")
@@ -276,6 +277,7 @@ def test_the_status_says_who_has_the_requests(cloud):
 def test_gcloud_itself_knows_every_command_and_flag(tmp_path):
     """All commands in one file, since gcloud takes seconds to start; it reads them and runs none."""
     ran = [*(command for sequence in SEQUENCES.values() for command in sequence), *DEPLOY, BACK]
+    ran += [find("embed", "pool-00001"), send_back("embed", "00001")]
     commands = sorted({command for command in ran if command.startswith("gcloud ")})
     file = tmp_path / "commands.json"
     file.write_text(json.dumps([{"command_string": command} for command in commands]))
