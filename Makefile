@@ -134,7 +134,7 @@ precompile: ## deploying: compile in the cloud what the store lacks for this com
 deploy: ## deploying: precompile, new revision, ready check, canary, promotion; or back to the old revision
 	$(DEPLOY)
 
-rollback: ## deploying: all requests to the revision that had them before
+rollback: ## deploying: all requests to the revisions that had them before, of the functions and of the pool
 	$(DEPLOY)
 
 status: ## deploying: which revision has which share of the requests (ARGS=--json)
