@@ -24,12 +24,15 @@ CODE := functions warmpool cache examples benchmarks infra tests
 PRESENT = $(foreach folder,$(CODE),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 # Deploying (docs/guides/deploy.md): where to, whether to print the commands alone (DRY_RUN=1), whether to do what cannot be
-# undone (CONFIRM=yes), the images' tag (the commit) and VARIANT (cpu, cuda), and more for `python -m infra.deploy`.
+# undone (CONFIRM=yes), the images' tag (the commit) and VARIANT (cpu, cuda), what they are built on (BASE) and the folder of
+# the functions (FUNCTIONS), and more for `python -m infra.deploy`.
 SETTINGS ?= infra/settings.env
 DRY_RUN ?=
 CONFIRM ?=
 TAG ?=
 VARIANT ?=
+BASE ?=
+FUNCTIONS ?=
 
 # make up: the folder of the stack on this machine. Its ports, and MODELS, are variables of `python -m infra.stack up --help`.
 STACK ?= .stack
@@ -64,7 +67,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  run and publish take PORT, HTTP_PORT, GRPC_PORT, STORE, SIGNING_KEY, ONCE=1, MODEL, VERSION; install takes PYTHON."
-	@echo "  deploying takes SETTINGS, DRY_RUN=1, CONFIRM=yes, TAG, VARIANT, ARGS; see docs/guides/deploy.md."
+	@echo "  deploying takes SETTINGS, DRY_RUN=1, CONFIRM=yes, TAG, VARIANT, BASE, FUNCTIONS, ARGS; see docs/guides/deploy.md."
 
 install: .venv/.installed ## make the virtual environment in .venv, from requirements.lock
 	$(if $(filter install,$(MAKECMDGOALS)),@echo "install: .venv is up to date")
@@ -105,7 +108,8 @@ test-oldest: .venv-oldest/.installed ## run the tests that touch jax on the olde
 # These need no environment of ours: any Python 3.12 does.
 DEPLOY_PYTHON = $(if $(wildcard $(PYTHON_BIN)/python),$(PYTHON_BIN)/python,$$(sh .ci/find_python.sh))
 DEPLOY = @exec $(DEPLOY_PYTHON) -m infra.deploy $@ --settings '$(SETTINGS)' $(if $(filter-out 0,$(DRY_RUN)),--dry-run) \
-  $(if $(CONFIRM),--confirm '$(CONFIRM)') $(if $(TAG),--tag '$(TAG)') $(if $(VARIANT),--variant '$(VARIANT)') $(ARGS)
+  $(if $(CONFIRM),--confirm '$(CONFIRM)') $(if $(TAG),--tag '$(TAG)') $(if $(VARIANT),--variant '$(VARIANT)') \
+  $(if $(BASE),--base '$(BASE)') $(if $(FUNCTIONS),--functions '$(FUNCTIONS)') $(ARGS)
 
 infra-check: ## check what is written for Terraform: format, validity, tests on a mocked provider, known weaknesses
 	@python=$$(sh .ci/find_python.sh) && PYTHON="$$python" exec sh infra/terraform/check.sh

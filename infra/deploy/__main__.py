@@ -14,7 +14,7 @@ from infra.deploy.asking import Asker
 from infra.deploy.deployment import Deployment, Limits, roll_back
 from infra.deploy.errors import DeployError
 from infra.deploy.followers import Followers
-from infra.deploy.images import FUNCTION, INSTANCE, PUBLISHER, VARIANTS, Images, commit_tag, pushed_image
+from infra.deploy.images import FUNCTION, FUNCTIONS, INSTANCE, PUBLISHER, VARIANTS, Images, commit_tag, pushed_image
 from infra.deploy.infrastructure import Infrastructure
 from infra.deploy.publish_job import PublishJob
 from infra.deploy.revisions import Pool
@@ -60,7 +60,7 @@ class Command:
 
     def image(self) -> None:
         """Build the images of this commit."""
-        self._images().build()
+        self._images().build(self.given.base, self.given.functions)
 
     def push(self) -> None:
         """Push them to the environment's registry."""
@@ -148,6 +148,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--json", action="store_true", help="status as JSON")
     found.add_argument("--tag", default="", help="of the images; by default the commit")
     found.add_argument("--variant", default="cpu", choices=VARIANTS, help="of the instance's image (cpu)")
+    found.add_argument("--base", default="", help="what images are built on, best with its digest (debian:trixie-slim)")
+    found.add_argument("--functions", default=FUNCTIONS, help=f"folder of the function image's functions ({FUNCTIONS})")
     limits = Limits()
     found.add_argument("--share", type=int, default=limits.share, help="percent of the canary's requests (10)")
     found.add_argument("--canary-s", type=float, default=limits.canary_s, help="how long it is watched (300)")

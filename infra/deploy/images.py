@@ -5,10 +5,12 @@ They are named by the commit that they were built from. What is deployed is name
 
 from __future__ import annotations
 
+import re
 import shutil
+from pathlib import Path
 
-from infra.deploy.errors import UsageError
-from infra.deploy.shell import Shell
+from infra.deploy.errors import CommandFailed, UsageError
+from infra.deploy.shell import Shell, hole
 
 ENGINES = ("podman", "docker", "buildah")
 VARIANTS = ("cpu", "cuda")
@@ -18,7 +20,14 @@ _FILES = {  # of each image, a target in it, and whether it has variants
     INSTANCE: ("infra/images/instance/Containerfile", True),
     PUBLISHER: ("infra/images/instance/Containerfile", True),
 }
+FUNCTIONS = "examples"
+LOCK = "requirements-function.lock"
+"""What a folder of functions needs, all of it, where it needs more than the client of the pool."""
+_IGNORED = Path(".containerignore")
 _LOCAL = "localhost/warmpool"
+_ORIGIN = ("git", "config", "--get", "remote.origin.url")
+_UNKNOWN = "unknown"
+_CREDENTIALS = ("^([a-z+]+://)[^/@]*@", r"\1")  # as sed -E has it, too
 _LOGIN_USER = "oauth2accesstoken"  # what Artifact Registry calls whoever brings an access token
 
 
@@ -50,14 +59,41 @@ class Images:
         self._tag = tag
         self._variant = variant
 
-    def build(self) -> None:
-        """Build them, with what this checkout holds."""
+    def build(self, base: str = "", functions: str = FUNCTIONS) -> None:
+        """Build them, with what this checkout holds.
+
+        Args:
+            base: What the builds begin with, in place of what infra/images has.
+            functions: Folder of the functions that the function's image holds; a LOCK in it says what they need.
+
+        Raises:
+            UsageError: There is no such folder, or no image may hold it.
+        """
+        folder = _let_in(functions)
+        needs = (f"--build-arg=REQUIREMENTS={folder / LOCK}",) if (folder / LOCK).is_file() else ()
+        origin = self._origin()
         for name, (file, varies) in _FILES.items():
             self._shell.run(
                 self._engine, "build", f"--file={file}", f"--target={name}", f"--build-arg=REVISION={self._tag}",
+                f"--build-arg=SOURCE={origin}", *((f"--build-arg=BASE={base}",) if base else ()),
                 *((f"--build-arg=VARIANT={self._variant}",) if varies else ()),
+                *((f"--build-arg=FUNCTIONS={folder}", *needs) if name == FUNCTION else ()),
                 f"--tag={_LOCAL}/{name}:{self._tag}", ".",
             )  # fmt: skip
+
+    def _origin(self) -> str:
+        """Where this checkout comes from, without the name and password that it is fetched with."""
+        if self._shell.dry:
+            self._shell.line(f"source=$({' '.join(_ORIGIN)} | sed -E 's#{'#'.join(_CREDENTIALS)}#')")
+            self._shell.line(f': "${{source:={_UNKNOWN}}}"')
+            return hole("source")
+        if not shutil.which("git"):
+            return _UNKNOWN
+        try:
+            found = self._shell.read(*_ORIGIN)
+        except CommandFailed:  # it was cloned from nowhere
+            return _UNKNOWN
+        return re.sub(*_CREDENTIALS, found) or _UNKNOWN
 
     def push(self, registry: str, host: str) -> None:
         """Push them to a registry, `host/project/repository`."""
@@ -70,6 +106,17 @@ class Images:
             local, remote = (f"{place}/{name}:{self._tag}" for place in (_LOCAL, registry))
             self._shell.run(self._engine, "tag", local, remote)
             self._shell.run(self._engine, "push", remote)
+
+
+def _let_in(functions: str) -> Path:
+    """The folder, if images are built with it."""
+    folder = Path(functions)
+    if folder.is_absolute() or ".." in folder.parts or not folder.is_dir():
+        raise UsageError(f"FUNCTIONS is {functions!r}, allowed: a folder of this checkout")
+    let_in = re.findall(r"^!(\S+)", _IGNORED.read_text(), re.MULTILINE)
+    if not any(folder.is_relative_to(one) for one in let_in):
+        raise UsageError(f"FUNCTIONS is {functions!r}, which no image is built with: add !{folder} to {_IGNORED}")
+    return folder
 
 
 def pushed_image(shell: Shell, registry: str, name: str, tag: str, project: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent.parent
 STAND_IN = Path(__file__).with_name("stand_in.py")
 TOOLS = ("gcloud", "terraform", "podman", "git", "curl", "sleep")
-SYSTEM = ("sh", "make", "jq", "cat", "true")
+SYSTEM = ("sh", "make", "jq", "cat", "sed", "true")
 REGISTRY = "europe-west4-docker.pkg.dev/my-project-1/warmpool-dev"
 IMAGE = f"{REGISTRY}/instance"
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -145,6 +145,7 @@ class Cloud:
             "url": url,
             "protected": False,
             "changed": "",
+            "origin": "https://me:a-secret@git.example/warmpool.git",
             "digest": NEW,
             "failing": [],
             "images": {"pool-00001": f"{IMAGE}@{OLD}"},

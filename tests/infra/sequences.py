@@ -10,6 +10,8 @@ PLAN = "-out=warmpool.tfplan -var=project=my-project-1 -var=region=europe-west4"
 APPLY = f"{TERRAFORM} apply -input=false warmpool.tfplan"
 OUTPUTS = f"{TERRAFORM} output -json"
 COMMIT = ["git status --porcelain", "git rev-parse --short=12 HEAD"]
+ORIGIN = "git config --get remote.origin.url"
+FUNCTIONS = "--build-arg=FUNCTIONS=examples --build-arg=REQUIREMENTS=examples/requirements-function.lock "
 
 
 def digest_of(name: str) -> str:
@@ -18,9 +20,10 @@ def digest_of(name: str) -> str:
     return f"{described} --format=value(image_summary.digest)"
 
 
-def _build(folder: str, name: str, variant: str = "") -> str:
+def _build(folder: str, name: str, more: str) -> str:
     file = f"podman build --file=infra/images/{folder}/Containerfile --target={name}"
-    return f"{file} --build-arg=REVISION=0123456789ab {variant}--tag=localhost/warmpool/{name}:0123456789ab ."
+    from_where = "--build-arg=REVISION=0123456789ab --build-arg=SOURCE=https://git.example/warmpool.git"
+    return f"{file} {from_where} {more}--tag=localhost/warmpool/{name}:0123456789ab ."
 
 
 def _push(name: str) -> list[str]:
@@ -46,7 +49,8 @@ SEQUENCES = {
     "infra-down": [f"{TERRAFORM} show -json", f"{TERRAFORM} plan -input=false -destroy {PLAN}", APPLY],
     "image": [
         *COMMIT,
-        _build("function", "function"),
+        ORIGIN,
+        _build("function", "function", FUNCTIONS),
         _build("instance", "instance", "--build-arg=VARIANT=cpu "),
         _build("instance", "publisher", "--build-arg=VARIANT=cpu "),
     ],

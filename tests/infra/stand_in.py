@@ -105,7 +105,7 @@ def answer(world, tool, words):
         known = max((name for name in GCLOUD if " ".join(words).startswith(f"{name} ")), key=len, default="")
         return GCLOUD[known](world, words) if known else GCLOUD[" ".join(words)](world, words)
     if tool == "git":
-        return world["changed"] if words[0] == "status" else "0123456789ab"
+        return {"status": world["changed"], "config": world["origin"]}.get(words[0], "0123456789ab")
     return ""
 
 

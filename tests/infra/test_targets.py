@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from infra.deploy.images import LOCK
 from infra.deploy.settings import ALLOWED
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
 from tests.infra.sequences import BACK, DEPLOY, FOLLOWERS, PUSH, SEQUENCES, find, send_back
@@ -35,7 +36,7 @@ def test_a_target_runs_these_commands_and_no_other(cloud, target):
     ("target", "failing"),
     [
         *((target, command) for target in ("infra-up", "infra-down") for command in SEQUENCES[target]),
-        ("image", SEQUENCES["image"][2]),
+        ("image", SEQUENCES["image"][3]),
         *(("push", command) for command in PUSH),
         ("precompile", SEQUENCES["precompile"][-1]),
     ],
@@ -230,6 +231,50 @@ def test_terraform_takes_what_it_is_given_and_has_the_outputs_that_are_asked_for
     assert set(cloud.world["outputs"]) <= set(re.findall(r'^output "(\w+)"', written["outputs"], re.MULTILINE))
     needed = re.findall(r'^variable "(\w+)" \{\n(?:  (?!default)[^\n]*\n)*\}', written["variables"], re.MULTILINE)
     assert set(needed) == {"project", "region"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "told"),
+    [
+        ("git@git.example:team/warmpool.git", "git@git.example:team/warmpool.git"),
+        ("ssh://git@git.example/warmpool.git", "ssh://git.example/warmpool.git"),
+        ("https://a-secret@git.example/a@b.git", "https://git.example/a@b.git"),
+        ("/srv/warmpool.git", "/srv/warmpool.git"),
+        ("", "unknown"),
+    ],
+)
+def test_an_image_says_where_it_comes_from_and_no_secret(cloud, origin, told):
+    cloud.change(origin=origin)
+    done = cloud.make("image", TAG="try-1", BASE="debian@sha256:abc")
+    assert done.status == 0, done.err
+    named = f" --build-arg=SOURCE={told} --build-arg=BASE=debian@sha256:abc "
+    assert [named in call for call in cloud.calls()] == [False, True, True, True]
+    script = cloud.make("image", TAG="try-1", BASE="debian@sha256:abc", DRY_RUN="1").out
+    real = cloud.calls()
+    environment = {"PATH": str(cloud.folder)}
+    subprocess.run([cloud.folder / "sh"], input=script, text=True, cwd=ROOT, env=environment, check=True, timeout=60)
+    assert cloud.calls()[len(real) :] == real
+
+
+def test_where_git_says_nothing_of_an_origin_it_is_unknown(cloud):
+    cloud.change(failing=["git config"])
+    done = cloud.make("image")
+    assert done.status == 0, done.err
+    assert all(" --build-arg=SOURCE=unknown " in call for call in cloud.calls() if call.startswith("podman"))
+
+
+def test_a_folder_of_functions_that_is_named_is_built_with_the_lock_that_it_has(cloud, tmp_path):
+    done = cloud.make("image", FUNCTIONS="examples/options")
+    assert done.status == 0, done.err
+    assert not (ROOT / "examples/options" / LOCK).exists()
+    assert " --build-arg=FUNCTIONS=examples/options --tag=" in cloud.calls()[3]
+    left_out = "which no image is built with: add !tests/infra to .containerignore"
+    wrong = dict.fromkeys(("none", str(tmp_path), f"../{ROOT.name}"), "allowed: a folder of this checkout")
+    for folder, words in (wrong | {"tests/infra": left_out}).items():
+        done = cloud.make("image", FUNCTIONS=folder)
+        assert done.status == 2
+        assert done.told() == [f"image: FUNCTIONS is '{folder}', {words}"]
+    assert (ROOT / ".dockerignore").samefile(ROOT / ".containerignore")
 
 
 @pytest.mark.parametrize("engine", ["docker", "buildah"])
