@@ -58,6 +58,12 @@ def test_nothing_that_a_caller_gives_is_put_into_a_shells_words():
         assert "${{" not in step.get("run", "")
 
 
+def test_what_others_wrote_is_named_by_its_commit_which_nobody_can_move():
+    used = [step["uses"] for step in YAML(typ="safe").load(TEXT)["jobs"]["prove"]["steps"] if "uses" in step]
+    assert len(used) == 2
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in used)
+
+
 @pytest.fixture(scope="module")
 def steps():
     """The scripts of the steps by their names."""
