@@ -1,4 +1,4 @@
-"""What all tests share: the same examples of properties every time, and which files of tests begin first."""
+"""What all tests share: the same examples of properties every time, zygotes, and which files of tests begin first."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.shared_zygotes import shared_zygotes
+
 settings.register_profile(  # no outcome depends on how fast the machine is
     "repeatable", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_zygotes():
+    with shared_zygotes():
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
