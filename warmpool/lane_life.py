@@ -119,6 +119,8 @@ class LaneLife:
             case messages.Hello() if self._lost(message.fingerprint.get("platform", "")):
                 self.process.end(Cause.DEVICE_LOST, f"it came up on a CPU and not on {self._platform} as before")
                 return
+            case messages.Hello() if self._mode == "jax" and self._platform == "cpu":
+                log.warning("jax found no accelerator: the lane runs on the CPU", extra={"lane": self._name})
             case messages.Done() | messages.Failed() | messages.Answer() if self.state == "warm":
                 self.circuit.answered(self._loop.time())
         self._tell_heard(message)

@@ -83,6 +83,7 @@ def instance(
         yield running
         assert_nothing_compiled(running)
         assert "Traceback" not in running.log
+        assert ("jax found no accelerator" in running.log) == (request.param == "jax")
 
 
 by_default = pytest.mark.parametrize("instance", ["jaxlib"], indirect=True)
