@@ -59,7 +59,7 @@ unexport MAKEFLAGS
 .NOTPARALLEL:
 .PHONY: up down logs stack-status
 .PHONY: infra-check infra-init infra-plan infra-up infra-down image push precompile deploy rollback status
-.PHONY: help install run publish test test-oldest check bench gameday fmt lint types imports lock clean
+.PHONY: help install run publish test test-oldest check static bench gameday fmt lint types imports lock clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -103,7 +103,8 @@ test: install ## run the tests (ARGS="-k name -x" goes to pytest; PROCESSES=0 fo
 	@exec $(PYTHON_BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-oldest: .venv-oldest/.installed ## run the tests that touch jax on the oldest jax that is supported
-	@exec $(OLDEST_BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow" $(TOUCHES_JAX) $(ARGS)
+	@exec $(OLDEST_BIN)/python -m pytest $(SIDE_BY_SIDE) -o cache_dir=.venv-oldest/.pytest_cache \
+	  -m "not slow" $(TOUCHES_JAX) $(ARGS)
 
 # These need no environment of ours: any Python 3.12 does.
 DEPLOY_PYTHON = $(if $(wildcard $(PYTHON_BIN)/python),$(PYTHON_BIN)/python,$$(sh .ci/find_python.sh))
@@ -147,8 +148,10 @@ status: ## deploying: which revision has which share of the requests (ARGS=--jso
 # Where there is no terraform, what is written for it is left out, which the last line says; but never in CI.
 INFRA_CHECK := $(if $(WARMPOOL_CI),infra-check,$(shell command -v terraform >/dev/null && echo infra-check))
 
-check: lint types imports $(INFRA_CHECK) test test-oldest ## all that CI runs: lint, format, types, import contracts, Terraform, tests
-	$(if $(INFRA_CHECK),,@echo "check: infra/terraform was NOT checked: terraform is not on the PATH" >&2)
+check: static test test-oldest ## all that CI runs: lint, format, types, import contracts, Terraform, tests
+
+static: lint types imports $(INFRA_CHECK) ## all of that but the tests
+	$(if $(INFRA_CHECK),,@echo "static: infra/terraform was NOT checked: terraform is not on the PATH" >&2)
 
 bench: install ## run the benchmarks and print their tables
 	@exec $(PYTHON_BIN)/python -m benchmarks $(ARGS)

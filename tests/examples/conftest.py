@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,10 +25,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def published(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a store with the examples, which no test changes."""
+    """The folder of a store with the examples, which no test changes.
+
+    Where WARMPOOL_EXAMPLES_STORE names one that `make run` made, nothing compiles again.
+    """
     environment = {**os.environ, "WARMPOOL_DIGITS_CHECKPOINT": str(checkpoint)}
 
     def make(folder: Path) -> None:
+        if before := os.environ.get("WARMPOOL_EXAMPLES_STORE"):
+            shutil.copytree(before, folder, dirs_exist_ok=True)
         for name in EXAMPLES:
             command = [sys.executable, "-m", "warmpool.cli", "publish", f"examples/{name}/model.py"]
             command += ["--store", str(folder), "--allow-unsigned"]
