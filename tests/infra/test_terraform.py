@@ -34,6 +34,7 @@ from tests.infra import planned
 from tests.infra.granted import GrantedStore, Grants, as_rows
 from tests.infra.planned import ROOT, WRITTEN, Copy, copied
 from tests.infra.routed import buckets_of, logged
+from tests.infra.typos import Misspelt
 from tests.warmpool.publishing.toy import Heard, Toy
 from warmpool import cli
 from warmpool.manifest import Manifest, RolloutSpec, Target, manifest_path, serving_path
@@ -73,7 +74,6 @@ SERVICES = {
     "storage": "storage",
 }
 RESOURCE = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
-ARGUMENT = re.compile(r"^  (?!for_each|count)(\w+) +=", re.MULTILINE)
 PATHS = {
     "manifest": "models/embed/1/manifest.json",
     "target": f"models/embed/1/targets/{'a' * 64}.json",
@@ -474,41 +474,29 @@ def test_a_missing_variable_gives_one_message_that_names_it(copy: Copy, given: s
     assert f'The root module input variable "{missing}" is not set' in refused.stderr
 
 
-def test_a_typo_in_an_argument_of_any_resource_gives_one_message_that_names_it(copy: Copy, tmp_path: Path) -> None:
-    texts = {
-        file.relative_to(copy.folder): file.read_text()
-        for file in copy.folder.rglob("*.tf")
-        if ".terraform" not in file.parts
-    }
+def test_a_typo_in_any_argument_gives_one_message_that_names_it(copy: Copy, tmp_path: Path) -> None:
     folder = tmp_path / "typos"
     shutil.copytree(copy.folder, folder, symlinks=True)
     typos = Copy(folder, copy.environment)
-    todo = {(str(file), *found.groups()[:2]) for file, text in texts.items() for found in RESOURCE.finditer(text)}
-    assert len(todo) == sum(text.count('\nresource "') + text.startswith('resource "') for text in texts.values()) > 30
-    while todo:  # what depends on something that is wrong is not looked at before that is right
-        for file, text in texts.items():
-            (folder / file).write_text(misspelt(str(file), text, todo))
-        said = json.loads(typos.terraform("validate", "-json", "-no-tests").stdout)["diagnostics"]
-        found = []
-        for one in said:
-            assert one["summary"] == "Unsupported argument"
-            assert re.match(r'An argument named "\w+x" is not expected here\.', one["detail"])
-            found.append((one["range"]["filename"], *re.findall(r'"(\w+)"', one["snippet"]["context"])))
-        assert len(found) == len(set(found)) > 0
-        assert set(found) <= todo
-        todo -= set(found)
-
-
-def misspelt(file: str, text: str, todo: set[tuple[str, ...]]) -> str:
-    """A file in which the resources of `todo` have, before their first argument, a misspelt one."""
-
-    def changed(found: re.Match[str]) -> str:
-        if (file, found[1], found[2]) not in todo:
-            return found[0]
-        return ARGUMENT.sub(lambda first: f"  {first[1]}x = null\n{first[0]}", found[0], count=1)
-
-    without = re.sub(r"^ *depends_on.*\n", "", text, flags=re.MULTILINE)  # that only makes more rounds
-    return RESOURCE.sub(changed, without)
+    examples = [Path("examples/dev"), Path("examples/prod")]
+    for root in examples:
+        assert typos.terraform("init", "-backend=false", "-input=false", within=str(root)).returncode == 0
+    files = [file for file in folder.rglob("*.tf") if ".terraform" not in file.parts]
+    misspelt = Misspelt(folder, {file.relative_to(folder): file.read_text() for file in files})
+    assert len(misspelt.left) > 900
+    for root in (Path(), *examples):
+        while any(
+            file.is_relative_to(root) and (root.parts or file.parts[0] != "examples") for file, _ in misspelt.left
+        ):
+            written = misspelt.write()
+            said = json.loads(typos.terraform("validate", "-json", "-no-tests", within=str(root)).stdout)["diagnostics"]
+            for one in said:
+                assert one["summary"] == "Unsupported argument"
+                assert re.match(r'An argument named "\w+x" is not expected here\.', one["detail"])
+            found = {written[root / one["range"]["filename"], one["range"]["start"]["line"]] for one in said}
+            assert len(said) == len(found) > 0
+            misspelt.left -= found
+    assert misspelt.left == set()
 
 
 def test_without_terraform_there_is_one_line_that_says_how_to_get_it(tmp_path: Path) -> None:
