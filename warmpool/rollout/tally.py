@@ -42,11 +42,17 @@ class Counts:
 
     def merge(self, other: Counts) -> None:
         """Add all that the other has."""
-        for name in _NUMBERS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.requests += other.requests
+        self.errors += other.errors
+        self.batches += other.batches
+        self.crashes += other.crashes
+        self.compared += other.compared
+        self.differing += other.differing
+        self.not_finite += other.not_finite
+        self.grown_bytes += other.grown_bytes
         for mine, theirs in ((self.request_times, other.request_times), (self.run_times, other.run_times)):
             for kind, times in theirs.items():
-                mine.setdefault(kind, Times()).merge(times)
+                _times_of(mine, kind).merge(times)
 
     def request(self, method: str, took_us: float, *, failed: bool) -> None:
         """A request that the share gave this version has its answer. What failed is no time to compare."""
@@ -61,21 +67,16 @@ class Counts:
         _add(self.run_times, f"{method} {bucket}", took_us)
 
 
-_NUMBERS = (
-    "requests",
-    "errors",
-    "batches",
-    "crashes",
-    "compared",
-    "differing",
-    "not_finite",
-    "grown_bytes",
-)
-
-
 def _add(times: dict[str, Times], kind: str, took_us: float) -> None:
     if kind in times or len(times) < STRATA_MAX:
-        times.setdefault(kind, Times()).add(took_us)
+        _times_of(times, kind).add(took_us)
+
+
+def _times_of(times: dict[str, Times], kind: str) -> Times:
+    found = times.get(kind)
+    if found is None:
+        found = times[kind] = Times()
+    return found
 
 
 class Tally:

@@ -93,6 +93,8 @@ class Simulation:
             differing=int(random.binomial(mirrored, max(fault.differing, 1e-5))),
             not_finite=int(random.binomial(mirrored, fault.not_finite)),
         )
+        if not requests:
+            return counts
         batch = min(BATCH_MAX, 1 + requests // 10)
         slow = 5.0 if self.burst_s else 1.0
         median = world.median_us * fault.slower
@@ -100,19 +102,20 @@ class Simulation:
         took = np.where(random.random(requests) < world.tail, median * (1 + random.pareto(1.1, requests)), took)
         took = np.where(random.random(requests) < fault.stalls, 20 * took, took)
         fails = 0.9 if self.outage_s else world.error + fault.error
+        batch_of = np.arange(requests) // batch
+        batches = int(batch_of[-1]) + 1
         failed = random.random(requests) < fails
-        for first in range(0, requests, batch):
-            whole = slice(first, first + batch)
-            if random.random() < world.error:  # what fails a batch fails all of it
-                failed[whole] = True
-            if random.random() < world.kill + fault.crash:
-                counts.batches += 1
-                counts.crashes += 1
-                failed[whole] = random.random() < 0.1  # most are answered by another lane
-            else:
-                size = min(batch, requests - first)
-                counts.ran("predict", f"batch={size}", float(random.lognormal(np.log(median / 4), 0.2)))
-                counts.grown_bytes += int(random.exponential(world.growth_bytes)) + fault.leak_bytes
+        failed |= (random.random(batches) < world.error)[batch_of]  # what fails a batch fails all of it
+        crashed = random.random(batches) < world.kill + fault.crash
+        unanswered = random.random(batches) < 0.1  # most are answered by another lane
+        failed = np.where(crashed[batch_of], unanswered[batch_of], failed)
+        ran_us = random.lognormal(np.log(median / 4), 0.2, batches)
+        grown = random.exponential(world.growth_bytes, batches).astype(int) + fault.leak_bytes
+        counts.crashes = int(crashed.sum())
+        counts.batches = counts.crashes
+        counts.grown_bytes = int(grown[~crashed].sum())
+        for index in np.flatnonzero(~crashed).tolist():
+            counts.ran("predict", f"batch={min(batch, requests - index * batch)}", float(ran_us[index]))
         for time_us, wrong in zip(took.tolist(), failed.tolist(), strict=True):
             counts.request("predict", time_us, failed=wrong)
         return counts
