@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from infra.deploy.shell import Document, Shell
 
 _EXAMPLES = "infra/terraform/examples"
 _PLAN = "warmpool.tfplan"
+_VARIABLE = re.compile(r'^variable "(\w+)"', re.MULTILINE)
+_SET = re.compile(r"^(\w+)\s*=", re.MULTILINE)
 
 
 class Infrastructure:
@@ -37,7 +40,8 @@ class Infrastructure:
         self._terraform("init", "-input=false")
 
     def plan(self, *, destroy: bool = False) -> None:
-        """Show what would change, and keep it for `apply`."""
+        """Show what would change, and keep it for `apply`. Raises UsageError for a variable that is not there."""
+        check_variables(Path(self._folder))
         variables = (f"-var=project={self._settings.project}", f"-var=region={self._settings.region}")
         self._terraform("plan", "-input=false", *(("-destroy",) if destroy else ()), f"-out={_PLAN}", *variables)
 
@@ -82,6 +86,19 @@ class Infrastructure:
 
     def _terraform(self, *arguments: str) -> None:
         self._shell.run("terraform", f"-chdir={self._folder}", *arguments)
+
+
+def check_variables(folder: Path) -> None:
+    """Raise UsageError for a variable that a *.tfvars sets and *.tf does not have: Terraform only warns, and goes on.
+
+    Args:
+        folder: What Terraform is run in.
+    """
+    known = {name for file in folder.glob("*.tf") for name in _VARIABLE.findall(file.read_text())}
+    for file in sorted({*folder.glob("terraform.tfvars"), *folder.glob("*.auto.tfvars")}):
+        for name in _SET.findall(file.read_text()):
+            if name not in known:
+                raise UsageError(f"{file} sets {name!r}, allowed: {', '.join(sorted(known))}")
 
 
 def _protected(module: dict[str, Any]) -> Iterator[str]:

@@ -11,7 +11,9 @@ import subprocess
 
 import pytest
 
+from infra.deploy.errors import UsageError
 from infra.deploy.images import LOCK
+from infra.deploy.infrastructure import check_variables
 from infra.deploy.settings import ALLOWED
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
 from tests.infra.sequences import BACK, DEPLOY, FOLLOWERS, PUSH, SEQUENCES, find, send_back
@@ -147,6 +149,18 @@ def test_a_setting_that_is_missing_or_wrong_is_one_line_that_names_it(cloud, tex
     assert line.startswith("deploy: ")
     assert words in line
     assert cloud.calls() == []
+
+
+def test_a_variable_that_a_tfvars_file_misspells_is_one_line_that_names_it(tmp_path):
+    """Terraform itself goes on, with a warning among all that it plans."""
+    (tmp_path / "variables.tf").write_text('variable "callers" {\n  default = []\n}\n\nvariable "region" {}\n')
+    given = tmp_path / "terraform.tfvars"
+    given.write_text('# callrs = 1\nregion = "x"\ncallers = [\n  "user:a@example.com",\n]\n')
+    check_variables(tmp_path)
+    given.rename(tmp_path / "mine.auto.tfvars")
+    given.write_text('callrs = ["user:a@example.com"]\n')
+    with pytest.raises(UsageError, match=rf"^{given} sets 'callrs', allowed: callers, region$"):
+        check_variables(tmp_path)
 
 
 def test_the_example_of_the_settings_needs_but_a_project_and_a_region_however_they_are_written(cloud):
