@@ -73,6 +73,7 @@ SERVICES = {
     "service_account": "iam",
     "storage": "storage",
 }
+CLOUD_RUN_BODY_BYTES_MAX = 32 << 20  # over HTTP/1
 RESOURCE = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
 PATHS = {
     "manifest": "models/embed/1/manifest.json",
@@ -326,6 +327,23 @@ def test_what_a_container_is_told_is_a_setting_with_a_value_that_is_allowed(
             assert told.pop("FUNCTION_TARGET") == name
             asked = FunctionSettings.from_environment(told)
             assert asked.timeout_ms_max == int(told["WARMPOOL_TIMEOUT_MS_MAX"])
+
+
+@pytest.mark.parametrize("example", ["prod", "dev"])
+def test_the_front_takes_what_cloud_run_gives_it_and_is_probed_where_it_answers(
+    plans: dict[str, list[dict[str, Any]]], example: str
+) -> None:
+    template = of_type(plans[example], "google_cloud_run_v2_service")[f"warmpool-{example}-pool"]["template"][0]
+    (container,) = template["containers"]
+    read = read_settings(Settings, {}, environment_of(template))
+    assert read.queue_rows_max >= template["max_instance_request_concurrency"] == 80
+    assert read.body_bytes_max == CLOUD_RUN_BODY_BYTES_MAX <= read.queue_bytes_max
+    assert read.deadline_ms <= 1000 * int(template["timeout"].removesuffix("s"))
+    memory_bytes = int(container["resources"][0]["limits"]["memory"].removesuffix("Gi")) << 30
+    assert read.queue_bytes_max + read.cache_bytes_max + read.compile_memory_bytes_max < 0.7 * memory_bytes
+    answered = (ROOT / "warmpool/http_health.py").read_text()
+    for probe in ("startup_probe", "liveness_probe"):
+        assert f'("GET", "{container[probe][0]["http_get"][0]["path"]}", ' in answered
 
 
 def environment_of(template: dict[str, Any]) -> dict[str, str]:
