@@ -25,14 +25,17 @@ from warmpool.datatypes import DATATYPES, OF_DTYPE
 
 WAIT_S_MAX = 150.0  # twice as long as an instance may leave what it misses alone
 REQUEST_S_MAX = 90.0
+POLL_S, POLL_S_MAX = 0.005, 0.05
 
 
 def wait_until(condition: Callable[[], Any], wait_s_max: float = WAIT_S_MAX) -> Any:
     """Poll what another process brings about; its first true value."""
     deadline_s = time.monotonic() + wait_s_max
+    rest_s = POLL_S
     while not (value := condition()):
         assert time.monotonic() < deadline_s, f"waited {wait_s_max} s in vain"
-        time.sleep(0.005)
+        time.sleep(rest_s)
+        rest_s = min(1.25 * rest_s, POLL_S_MAX)  # what takes long needs the processor that a look takes
     return value
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache as memoise
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -154,14 +155,19 @@ METHODS = {
 }
 
 
-def publish_tiny(store: Store, model: str = "tiny", methods: tuple[str, ...] = tuple(METHODS)) -> Fingerprint:
-    """Compile and store these methods as version 1 of a model; gives the fingerprint they were compiled for.
+def publish_tiny(
+    store: Store,
+    model: str = "tiny",
+    methods: tuple[str, ...] = tuple(METHODS),
+    given: Mapping[str, np.ndarray] = MappingProxyType(WEIGHTS),
+) -> Fingerprint:
+    """Store these methods as version 1 of a model; gives the fingerprint of their executables, which are compiled once.
 
     The minimum set of a method covers one row of any length; the CPU lane's ladder adds as many rows as fit.
     """
     runtime = Runtime.open("jax")
     fingerprint = runtime.fingerprint()
-    blob, weights = _weights()
+    blob, weights = _weights(given)
     store.put(stored.weights_path(weights.digest), blob)
     for name in methods:
         program = Header(key=_digest(name), kind="program", ingredients={})
@@ -234,10 +240,10 @@ def _ingredients(name: str, bucket: dict[str, int], fingerprint: Fingerprint) ->
     return executable_ingredients(program=_digest(name), bucket=bucket, fingerprint=fingerprint, options={})
 
 
-def _weights() -> tuple[bytes, stored.WeightsSpec]:
+def _weights(given: Mapping[str, np.ndarray]) -> tuple[bytes, stored.WeightsSpec]:
     blob = b""
     tensors = []
-    for name, array in WEIGHTS.items():
+    for name, array in given.items():
         blob += bytes(-len(blob) % stored.ALIGN_BYTES)
         tensors.append(stored.WeightSpec(name=name, dtype="float32", shape=array.shape, offset=len(blob)))
         blob += array.tobytes()
