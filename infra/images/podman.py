@@ -1,9 +1,10 @@
 """Podman and buildah on a machine that reaches Debian and PyPI but no registry, to try the images there.
 
-    python -m infra.images.podman
+    python -m infra.images.podman [TARGET ...] [ARGUMENT=value ...]
 
-builds all of them, from the Containerfiles as they are: their base is made from Debian's packages, with mmdebstrap, and
-gets the name under which they ask for it. Where a registry can be reached, `podman build` or `docker build` is enough.
+builds all of them, or those that are named, from the Containerfiles as they are and with their arguments, such as
+VARIANT=cuda: their base is made from Debian's packages, with mmdebstrap, and gets the name under which they ask for it.
+Where a registry can be reached, `podman build` or `docker build` is enough.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def missing() -> list[str]:
     return [tool for tool in TOOLS if not shutil.which(tool)] + (["root"] if os.geteuid() else [])
 
 
-def image(target: str) -> str:
+def image(target: str, tag: str = "local") -> str:
     """The name of what is built here."""
-    return f"localhost/warmpool/{target}:local"
+    return f"localhost/warmpool/{target}:{tag}"
 
 
 def environment() -> dict[str, str]:
@@ -66,23 +67,24 @@ def make_base() -> None:
         run("podman", "import", "--quiet", archive, BASE)
 
 
-def build(target: str, *, revision: str = "unknown") -> str:
+def build(target: str, tag: str = "local", **arguments: str) -> str:
     """Build an image; its name.
 
     Args:
         target: One of `FILES`.
-        revision: Commit of what is built, for its label.
+        tag: Of the image.
+        arguments: Of its Containerfile, which says what they are.
 
     Raises:
         subprocess.CalledProcessError: It failed.
     """
-    arguments = [f"--build-arg={name}={value}" for name, value in {"REVISION": revision, **_indexes()}.items()]
+    given = [f"--build-arg={name}={value}" for name, value in (_indexes() | arguments).items()]
     run(
-        "buildah", "build", "--isolation=chroot", "--network=host", "--pull=never", "--layers", *arguments,
+        "buildah", "build", "--isolation=chroot", "--network=host", "--pull=never", "--layers", *given,
         *_mounts(), f"--file=infra/images/{FILES[target]}/Containerfile", f"--target={target}",
-        f"--tag={image(target)}", ".",
+        f"--tag={image(target, tag)}", ".",
     )  # fmt: skip
-    return image(target)
+    return image(target, tag)
 
 
 def run_command(
@@ -123,15 +125,24 @@ def _mounts() -> list[str]:
     return found
 
 
-def main() -> int:
-    """Build all; 0 when they are built."""
+def main(*words: str) -> int:
+    """Build images; 0 when they are built.
+
+    Args:
+        words: Targets (none: all of them), and arguments of their Containerfiles, NAME=value.
+    """
+    targets = [word for word in words if "=" not in word]
+    arguments = dict(word.split("=", 1) for word in words if "=" in word)
+    if unknown := sorted(set(targets) - FILES.keys()):
+        print(f"images: there is no {', '.join(unknown)}: {', '.join(FILES)} are built here", file=sys.stderr)
+        return 2
     if lacking := missing():
         print(f"images: needs {', '.join(lacking)}: apt-get install {' '.join(TOOLS)}", file=sys.stderr)
         return 2
     make_base()
-    for target in FILES:
+    for target in targets or FILES:
         try:
-            print(build(target))
+            print(build(target, **arguments))
         except subprocess.CalledProcessError as error:
             print(f"images: {target} was not built: {error.stderr[-4000:]}", file=sys.stderr)
             return 1
@@ -139,4 +150,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

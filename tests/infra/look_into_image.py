@@ -57,7 +57,7 @@ sources = [path for path in dependencies if path.suffix == ".py"]
 ours = [path for path in files if path.suffix == ".py" and path.is_relative_to("/usr/lib")]
 ours += [path for path in files if path.suffix == ".py" and path.is_relative_to("/app")]
 ours += [path for name in OWN for path in Path(SITE, name).rglob("*.py")]
-bill = json.loads(Path("/usr/share/sbom/warmpool.cdx.json").read_text())["components"]
+bill = json.loads(Path("/usr/share/sbom/warmpool.cdx.json").read_text())
 found = {
     "user": [os.getuid(), os.getgid()],
     "rights": [
@@ -69,7 +69,8 @@ found = {
         name for file in Path(LIBRARY, "lib-dynload").iterdir() if not can_import(name := file.name.partition(".")[0])
     ],
     "packages": {one.name: one.version for one in installed},
-    "bill": [[one["name"], one["version"], one.get("purl", "")] for one in bill],
+    "bill": [[one["name"], one["version"], one.get("purl", "")] for one in bill["components"]],
+    "image": bill["metadata"]["component"],
     "without_bytecode": [str(path) for path in ours if not compiled(path)],
     "sources": len(sources),
     "sources_compiled": sum(map(compiled, sources)),

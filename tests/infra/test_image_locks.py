@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.deploy.images import VARIANTS
+
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "infra" / "images"
 LOCKS = sorted(path.name for path in IMAGES.glob("*.lock"))
@@ -51,6 +53,16 @@ def test_the_cuda_variant_differs_in_what_cuda_needs() -> None:
     assert {"jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cudnn-cu12"} <= added
     assert all(name.startswith(("jax-cuda12-", "nvidia-")) for name in added)
     assert cuda["jax-cuda12-plugin"] == cuda["jax-cuda12-pjrt"] == cuda["jaxlib"]
+
+
+def test_the_argument_variant_chooses_the_lock_of_an_instance() -> None:
+    text = (IMAGES / "instance" / "Containerfile").read_text()
+    locks = re.findall(r"^COPY infra/images/(requirements-\S+\.lock) \S+$", text, re.MULTILINE)
+    assert locks == ["requirements-instance-${VARIANT}.lock"]
+    assert re.findall(r"^ARG VARIANT\S*$", text, re.MULTILINE) == ["ARG VARIANT=cpu"]
+    assert {locks[0].replace("${VARIANT}", variant) for variant in VARIANTS} <= set(LOCKS)
+    publisher = text.partition(" AS publisher")[2]
+    assert '"sync"' not in publisher, "it adds to what is there, be that another variant"
 
 
 def test_the_publisher_adds_to_the_instance() -> None:

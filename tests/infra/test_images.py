@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -32,7 +33,8 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
+# Of this run alone, so that nobody's earlier layers have the labels of it.
+TOLD = {"SOURCE": "an origin", "REVISION": uuid4().hex}
 NOBODY = 65532
 FUNCTION_BYTES_MAX = 120_000_000
 OVER_DEPENDENCIES_MAX = 1.15
@@ -44,11 +46,17 @@ OURS = f"--label=test={os.getpid()}"  # by which containers that a failure left 
 PYTHON = "--entrypoint=/opt/warmpool/bin/python"
 LOOK = Path(__file__).with_name("look_into_image.py").read_text()
 MODEL = """
-from examples.options.model import CONTRACT, price
-from warmpool.model import Model, Tolerance
+from dataclasses import replace
 
+from examples.options.model import CONTRACT, price
+from warmpool.model import Dim, Model, Tolerance
+
+few = Dim("batch", max=4, sizes=(1, 4), batch=True)
 model = Model(
-    name="options", methods={"price": price}, inputs=CONTRACT, tolerance=Tolerance(rtol=1e-4, atol=1e-4)
+    name="options",
+    methods={"price": price},
+    inputs={name: replace(tensor, dims=(few,)) for name, tensor in CONTRACT.items()},
+    tolerance=Tolerance(rtol=1e-4, atol=1e-4),
 )
 """
 CONTRACT = {"spot": 100, "strike": 105, "rate": 0.03, "volatility": 0.2, "maturity": 0.5}
@@ -68,7 +76,7 @@ class Images(dict[str, str]):
         started_s = time.monotonic()
         try:
             podman.make_base()
-            self[target] = podman.build(target, revision=REVISION)
+            self[target] = podman.build(target, **TOLD)
         except subprocess.CalledProcessError as error:
             pytest.fail(f"{error}: {error.stderr[-4000:]}")
         sys.stdout.write(f"{target} built in {time.monotonic() - started_s:.0f} s\n")
@@ -264,13 +272,16 @@ def test_images_are_no_larger_than_promised(images, seen):
 
 
 @pytest.mark.parametrize("target", sorted(LOCKS))
-def test_labels_say_what_it_is(images, target):
+def test_labels_and_the_bill_of_materials_say_what_it_is_and_what_it_was_built_from(images, seen, target):
     labels = json.loads(podman.run("podman", "image", "inspect", "--format={{json .Labels}}", images[target]))
     told = {name.removeprefix("org.opencontainers.image."): value for name, value in labels.items()}
-    assert (told["title"], told["licenses"], told["revision"]) == (f"warmpool {target}", "Apache-2.0", REVISION)
-    assert told["version"] == PROJECT["version"]
-    assert told["base.name"] == podman.BASE
-    assert told["source"]
+    named = {"title": f"warmpool {target}", "licenses": "Apache-2.0", "version": PROJECT["version"]}
+    made_of = {"source": TOLD["SOURCE"], "revision": TOLD["REVISION"], "base.name": podman.BASE}
+    assert (named | made_of).items() <= told.items()
+    about = seen[target]["image"]
+    assert (about["name"], about["version"]) == (named["title"], named["version"])
+    properties = {one["name"]: one["value"] for one in about["properties"]}
+    assert properties == {f"warmpool:{name}": value for name, value in (TOLD | {"BASE": podman.BASE}).items()}
 
 
 def price_of(url: str) -> Any:
