@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import shutil
 import signal
@@ -410,11 +411,10 @@ def test_an_instance_loads_nothing_that_another_machine_made_though_a_signed_tar
 
 # Documents
 
-TARGETS = "models/tiny/1/targets"
 DOCUMENTS = {
-    "the serving document": "models/tiny/serving.json",
-    "the manifest": "models/tiny/1/manifest.json",
-    "the target": TARGETS,
+    "serving document": "models/{model}/serving.json",
+    "manifest": "models/{model}/1/manifest.json",
+    "target": "models/{model}/1/targets",
 }
 NOT_ITS_SIGNATURE = f"its signature is not that of the key {SIGNER.key_id[:16]}"
 
@@ -434,43 +434,49 @@ def sealed_by_a_stranger(data, path):
 
 
 def sealed_for_another_version(data, path):
-    return seal(path.replace("/1/", "/2/").replace("tiny/s", "second/s"), without_its_seal(data, path), SIGNER)
+    model = path.split("/")[1]
+    return seal(path.replace("/1/", "/2/").replace(f"{model}/s", "second/s"), without_its_seal(data, path), SIGNER)
 
 
-@pytest.mark.parametrize(
-    ("tamper", "words"),
-    [
-        (edited, NOT_ITS_SIGNATURE),
-        (without_its_seal, "it is not signed"),
-        (sealed_by_a_stranger, f"it is signed by the key {STRANGER.key_id[:16]}, which is not trusted here"),
-        (sealed_for_another_version, NOT_ITS_SIGNATURE),
-    ],
-)
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_document_that_was_tampered_with_is_a_problem_of_its_model_alone(
-    own_signed_store, tmp_path, trusting, document, tamper, words
-):
+TAMPERED = {
+    edited: NOT_ITS_SIGNATURE,
+    without_its_seal: "it is not signed",
+    sealed_by_a_stranger: f"it is signed by the key {STRANGER.key_id[:16]}, which is not trusted here",
+    sealed_for_another_version: NOT_ITS_SIGNATURE,
+}
+
+
+def test_a_document_that_was_tampered_with_is_a_problem_of_its_model_alone(own_signed_store, tmp_path, trusting):
+    """Each document in each way, of a model of its own."""
     store = LocalStore(own_signed_store)
-    path = DOCUMENTS[document]
-    if path == TARGETS:
-        path = f"{path}/{store.names(path)[0]}"
-    before = store.get(path)
-    store.put(path, tamper(before, path))
-    assert store.get(path) != before
+    reasons = {}
+    for document, (tamper, words) in itertools.product(DOCUMENTS, TAMPERED.items()):
+        model = f"{document} {tamper.__name__}".replace(" ", "-").replace("_", "-")
+        publish_tiny(SignedStore(store, TRUST, SIGNER), model, ("predict",))
+        path = DOCUMENTS[document].format(model=model)
+        if document == "target":
+            path = f"{path}/{store.names(path)[0]}"
+        before = store.get(path)
+        store.put(path, tamper(before, path))
+        assert store.get(path) != before
+        reasons[model] = f"{path!r} is not trusted: {words}"
     with started(own_signed_store, tmp_path / "log", *trusting) as instance:
-        reason = wait_until(lambda: problem_of_tiny(instance))
-        assert reason == f"{path!r} is not trusted: {words}"
-        wait_until(lambda: instance.answers("/v2/models/second/ready") == 200)
+        wait_until(lambda: all(problem_of(model, instance.status()) for model in reasons))
+        status = instance.status()
+        assert {model: problem_of(model, status) for model in reasons} == reasons
+        for model in ("second", "tiny"):
+            wait_until(lambda: instance.answers(f"/v2/models/{model}/ready") == 200)  # noqa: B023  it is called here
         assert_second_answers(instance)
-        assert instance.infer_reply("tiny:predict", tensors("predict", {"x": np.ones((1, 4))})).status == 503
+        for model in reasons:
+            reply = instance.infer_reply(f"{model}:predict", tensors("predict", {"x": np.ones((1, 4))}))
+            assert reply.status == 503
         assert [lane["restarts"] for lane in instance.status()["lanes"]] == [0, 0]
 
 
-def problem_of_tiny(instance):
-    """Why the model cannot be served, as soon as that is known."""
-    status = instance.status()
-    lanes = [lane["missing"].get("tiny/1", "") for lane in status["lanes"]]
-    return status["problems"].get("tiny") or next(filter(None, lanes), None)
+def problem_of(model, status):
+    """Why a model cannot be served, as soon as that is known."""
+    lanes = [lane["missing"].get(f"{model}/1", "") for lane in status["lanes"]]
+    return status["problems"].get(model) or next(filter(None, lanes), None)
 
 
 def test_a_manifest_that_is_tampered_with_later_is_not_taken_by_the_next_lane(own_signed_store, tmp_path, trusting):
