@@ -38,6 +38,7 @@ from warmpool.datagram import MESSAGE_BYTES_MAX
 
 DESCRIPTORS_MAX = 8
 _PR_SET_PDEATHSIG = 1
+_COLLECTED_AFTER_S = 0.1
 _HEED_CPU_S = 2
 # What checks a signature: 4 ms, here once instead of in every lane.
 _SIGNATURES = ("cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric.ed25519")
@@ -86,11 +87,13 @@ def _serve(parent: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     channels: dict[int, socket.socket] = {}
+    dead = _Dead()
     while True:
-        ready, _, _ = select.select((parent.fileno(), wake_read), (), ())
+        ready, _, _ = select.select((parent.fileno(), wake_read), (), (), dead.due_s())
+        dead.collect()
         if wake_read in ready:
             os.read(wake_read, 4096)
-            _reap(channels)
+            dead.tell(channels)
         if parent.fileno() in ready:
             message, descriptors = _receive(parent)
             if not message:
@@ -124,16 +127,38 @@ def _fork(
     return pid
 
 
-def _reap(channels: dict[int, socket.socket]) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        with channels.pop(pid) as channel:
-            _send(channel, {"exit": os.waitstatus_to_exitcode(status)})
+class _Dead:
+    """Children whose exit status was sent, and who are not collected yet.
+
+    Linux tells of an end before the last thread of a process has taken its traces out of /proc. Who collects it then
+    turns round in the kernel until that thread is done, which it is not while it is niced and waits for its turn: tens
+    of milliseconds of CPU time a child.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[int, float] = {}
+
+    def due_s(self) -> float | None:
+        """Seconds until there is one to collect; None where there is none at all."""
+        first_s = next(iter(self._since_s.values()), None)
+        return None if first_s is None else max(0.0, first_s + _COLLECTED_AFTER_S - time.monotonic())
+
+    def tell(self, channels: dict[int, socket.socket]) -> None:
+        """Send the exit status of each that ended since."""
+        for pid in list(channels):
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                self._since_s[pid] = time.monotonic()
+                exited = found.si_code == os.CLD_EXITED
+                with channels.pop(pid) as channel:
+                    _send(channel, {"exit": found.si_status if exited else -found.si_status})
+
+    def collect(self) -> None:
+        """Those that ended long enough ago."""
+        while self.due_s() == 0.0:
+            pid = next(iter(self._since_s))
+            os.waitpid(pid, 0)
+            del self._since_s[pid]
 
 
 def _child(request: dict[str, Any], channel: socket.socket, descriptors: list[int]) -> NoReturn:

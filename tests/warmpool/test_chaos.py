@@ -177,9 +177,12 @@ def test_lanes_that_die_again_and_again_leak_neither_files_nor_processes(instanc
         load.wait_for(200)
     assert (load.wrong, load.failed) == ([], [])
     wait_until(lambda: files() <= before)
-    children = {*children_of(instance.process.pid), *children_of(instance.status()["zygote"]["pid"])}
-    assert not {pid for pid in children if not alive(pid)}, "zombies"
-    assert len(children) == 3  # the zygote and two lanes
+
+    def children():
+        return {*children_of(instance.process.pid), *children_of(instance.status()["zygote"]["pid"])}
+
+    wait_until(lambda: all(map(alive, children())))  # no zombies
+    assert len(children()) == 3  # the zygote and two lanes
 
 
 def test_a_batch_whose_lanes_die_twice_fails_alone(instance):

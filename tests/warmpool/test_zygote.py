@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,10 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import warmpool.zygote
 from cache.signing import Signer, Trust
 from tests.instance_process import alive, children_of, wait_until
 from warmpool.forked_process import ForkedProcess
 from warmpool.forking import Zygote
+from warmpool.zygote import _Dead
 
 ECHO = "tests.warmpool.forked:echo"
 
@@ -58,6 +61,25 @@ def test_children_that_die_at_once_are_all_told_of(zygote):
     for channel in channels:
         with channel:
             assert json.loads(channel.recv(1000)) == {"exit": -signal.SIGKILL}
+
+
+@pytest.mark.parametrize(("way", "status"), [("exit 3", 3), ("kill -KILL $$", -signal.SIGKILL)])
+def test_the_end_of_a_child_is_told_at_once_and_its_process_id_is_free_only_later(way, status, monkeypatch):
+    """Who collects it while its last thread still ends turns round in the kernel, for longer the more it is niced."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    dead = _Dead()
+    with ours, subprocess.Popen(["sh", "-c", way]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr(warmpool.zygote, "_COLLECTED_AFTER_S", 1000.0)
+        dead.tell({child.pid: theirs})
+        assert json.loads(ours.recv(1000)) == {"exit": status}
+        dead.collect()
+        assert child.pid in children_of(os.getpid())
+        assert 0 < (dead.due_s() or 0) <= 1000
+        monkeypatch.setattr(warmpool.zygote, "_COLLECTED_AFTER_S", 0.0)
+        dead.collect()
+        assert child.pid not in children_of(os.getpid())
+        assert dead.due_s() is None
 
 
 def test_a_child_gets_the_descriptors_of_its_request(zygote):
@@ -108,6 +130,7 @@ def test_it_ends_when_its_parent_dies_and_takes_its_workers_along(tmp_path):
     code = """
 import os, sys
 from warmpool.forking import Zygote
+from warmpool.zygote import _Dead
 zygote = Zygote.start("jaxlib")
 channel = zygote.fork("tests.warmpool.forked:echo", {"suffix": ""})
 print(zygote.process.pid, channel.recv(1000).decode(), flush=True)
@@ -129,6 +152,7 @@ import json, os, sys, threading
 from pathlib import Path
 from warmpool import zygote
 from warmpool.forking import Zygote
+from warmpool.zygote import _Dead
 
 def files(pid):
     return sorted({os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(file)})
