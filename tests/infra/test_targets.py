@@ -123,6 +123,17 @@ def test_a_missing_tool_is_one_line_that_says_how_to_get_it(tmp_path, missing, t
     assert [call for call in cloud.calls() if not call.startswith("git ")] == []
 
 
+@pytest.mark.parametrize(("tools", "ci", "checked"), [((), "", False), ((), "1", True), (("terraform",), "", True)])
+def test_what_is_written_for_terraform_is_checked_where_there_is_one_and_in_ci_always(tmp_path, tools, ci, checked):
+    cloud = Cloud(tmp_path, "http://127.0.0.1:9", tools)
+    done = subprocess.run(
+        [cloud.folder / "make", "--dry-run", "check", f"WARMPOOL_CI={ci}"], cwd=ROOT, env={"PATH": str(cloud.folder)},
+        capture_output=True, text=True, timeout=WAIT_S_MAX, check=True,
+    )  # fmt: skip
+    assert ("infra/terraform/check.sh" in done.stdout) == checked
+    assert ("infra/terraform was NOT checked" in done.stdout) != checked
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
