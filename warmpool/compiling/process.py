@@ -28,6 +28,7 @@ Others are waited for 4 times that; then three places at most are begun for each
 filled, each of which takes a compile, a reference and a trial: 13. A few more are for references at other sizes.
 """
 ENDING_S_MAX = 5.0
+COMMAND = (sys.executable, "-m", "warmpool.compiling.worker_process")
 _LIFE, _PLACE = "life", "place"
 
 
@@ -55,8 +56,7 @@ class WorkerProcess:
     async def start(cls, opening: Open) -> Self:
         """Start one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        command = [sys.executable, "-m", "warmpool.compiling.worker_process"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220  # as vfork
+        process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220  # as vfork
         assert process.stdin is not None
         assert process.stdout is not None
         reader = asyncio.StreamReader(limit=protocol.LINE_BYTES_MAX)

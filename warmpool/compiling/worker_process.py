@@ -26,6 +26,7 @@ from cache.records import decoded
 from cache.signed_store import SignedStore
 from warmpool.compiling import protocol
 from warmpool.compiling.protocol import Alive, Done, FromWorker, Job, Open, Place, Placed
+from warmpool.compiling.pulse import Pulse
 from warmpool.errors import PublishError, WarmpoolError
 from warmpool.manifest import Manifest, manifest_path
 from warmpool.publishing import places as publishing
@@ -36,7 +37,7 @@ from warmpool.publishing.made import PlaceMade
 
 log = logging.getLogger(__name__)
 
-NICE = 19
+NICE, POLICY = 19, os.SCHED_IDLE
 ENDING_S_MAX = 3.0  # for a job to give up its leases once its children are gone
 _PR_SET_PDEATHSIG = 1
 
@@ -47,12 +48,14 @@ class Worker:
     Args:
         opening: What the front said first.
         say: Sends a message to the front. Thread-safe.
+        pulse: Of the processors that a job is done on.
     """
 
-    def __init__(self, opening: Open, say: SafeSender) -> None:
+    def __init__(self, opening: Open, say: SafeSender, pulse: Pulse) -> None:
         self._store: SignedStore = open_store(opening.store)
         self._limits = Limits(**msgspec.structs.asdict(opening.limits))
         self._say = say
+        self._pulse = pulse
         self._children: Children | None = None
         self._machines: dict[bool, tuple[Machine, ...]] = {}
         self._ending = False
@@ -62,7 +65,8 @@ class Worker:
         while (job := jobs.get()) is not None:
             failure, passing = "", False
             try:
-                self._do(job)
+                with self._pulse:
+                    self._do(job)
             except (WarmpoolError, CacheError, OSError) as error:
                 failure = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
                 passing = isinstance(error, StoreUnavailable | OSError)
@@ -164,9 +168,10 @@ class _Logged:
 def main() -> int:
     """Work until stdin ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    pulse = Pulse(os.sched_getaffinity(0))
     os.nice(NICE)
     with contextlib.suppress(OSError):  # then it is no more than nice
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setscheduler(0, POLICY, os.sched_param(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the front decides what it means
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say = SafeSender(os.dup(1))
@@ -175,7 +180,7 @@ def main() -> int:
     opening = _first(sys.stdin.buffer)
     if opening is None:
         return 0
-    worker = Worker(opening, say)
+    worker = Worker(opening, say, pulse)
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     working = threading.Thread(target=worker.run, args=(jobs,), name="jobs", daemon=True)
     working.start()

@@ -23,6 +23,7 @@ from warmpool.compiling import process as front
 from warmpool.compiling import protocol, worker_process
 from warmpool.compiling.process import WorkerEnded, WorkerProcess
 from warmpool.compiling.protocol import Alive, Done, Job, Limits, Open, Place, Placed
+from warmpool.compiling.pulse import Pulse
 from warmpool.errors import PublishError
 from warmpool.forking import WorkerFailed
 from warmpool.publishing import places as publishing
@@ -159,7 +160,7 @@ def what_is_said(toy, opening, monkeypatch, make):
     machine: Any = SimpleNamespace(fingerprint=SimpleNamespace(digest=asked.fingerprint))
     children: Any = SimpleNamespace(alive=True, at_a_time=1, machines=lambda _: (machine,))
     monkeypatch.setattr(worker_process, "make_from_store", make)
-    worker = worker_process.Worker(opening, said.append)  # type: ignore[arg-type]
+    worker = worker_process.Worker(opening, said.append, Pulse(()))  # type: ignore[arg-type]
     monkeypatch.setattr(worker, "_children", children)
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     jobs.put(asked)

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
 
 from tests.instance_process import inferred, wait_until
-from tests.once import once
-from tests.warmpool.compiling.test_compiling_instance import (
-    MADE_S_MAX,
-    NAMES,
-    OTHER_MACHINE,
-    Place,
-    publish_toy,
-    wait_whole,
-)
+from tests.warmpool.compiling.place import MADE_S_MAX, NAMES, OTHER_MACHINE, wait_whole
 from warmpool import wire
 
 X = {"x": wire.Tensor("FP32", (1, 4), np.ones(4, np.float32).tobytes())}
 PATIENT = {"x-warmpool-timeout-ms": "600000"}
-
-
-@pytest.fixture
-def place(tmp_path, tmp_path_factory):
-    """The store of a model that was published on another kind of machine."""
-    shutil.copytree(once(tmp_path_factory, "toy", publish_toy), tmp_path / "toy")
-    with contextlib.ExitStack() as stack:
-        yield Place(tmp_path, stack)
 
 
 def test_requests_are_held_for_the_compile_of_what_covers_them_and_the_others_told_when_that_is_over(place):

@@ -1,0 +1,113 @@
+"""A signed store of one test, instances on it that make what it lacks, and what becomes of their compiles."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gameday.fates import Fates
+from cache.local_store import LocalStore
+from cache.opening import open_store
+from tests.instance_process import InstanceProcess, alive, inferred, wait_until
+from tests.warmpool.publishing.toy import Toy
+from warmpool import wire
+from warmpool.survey import survey
+
+SIZES = (1, 2, 4)
+NAMES = [f"batch={size},seq=4" for size in SIZES]
+OTHER_MACHINE = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}
+MADE_S_MAX = 120.0
+
+
+def publish_toy(folder: Path) -> None:
+    """Publish toy 1 into a store in this folder; its author's file goes."""
+    Toy(folder).publish("1", sizes=SIZES)
+    shutil.rmtree(folder / "author")
+
+
+class Place:
+    """A store, and instances on it whose compiles meet their fates.
+
+    Args:
+        folder: Has the store, as `Toy` made it, in its folder "toy".
+        stack: Ends them.
+    """
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.toy = Toy(folder / "toy")
+        self.bottom = LocalStore(self.toy.store)
+        self.store = open_store(self.toy.settings)
+        self.fates = Fates(folder / "fates")
+        self._folder = folder
+        self._stack = stack
+        self._count = 0
+
+    def start(
+        self, *flags: str, sign: bool = True, kind: type[InstanceProcess] = InstanceProcess, **environment: str
+    ) -> InstanceProcess:
+        """An instance that may compile; it listens."""
+        self._count += 1
+        key = str(self.toy.folder / "key")
+        trust = ("--signing-key", key) if sign else ("--trusted-keys", f"{key}.pub")
+        wanted_on = () if "--compile" in flags else ("--compile", "auto")
+        log = self._folder / f"log{self._count}"
+        instance = kind(self.toy.store, log, *trust, *wanted_on, *flags, **self.fates.environment, **environment)
+        self._stack.callback(_end, instance)
+        wait_until(lambda: instance.answers("/v1/status") == 200)
+        wait_until(lambda: compiling(instance)["state"] != "starting")
+        return instance
+
+    def listed(self) -> list[str]:
+        """The executables of the only target."""
+        (version,) = survey(self.store).versions
+        (target,) = version.targets.values()
+        return [spec.key for spec in target.executables]
+
+
+def _end(instance: InstanceProcess) -> None:
+    """It ends in order, or was killed by its test; in any case with all that it started."""
+    if instance.process.returncode is None:
+        instance.__exit__()
+    wait_until(lambda: not any(map(alive, instance.pids)))
+
+
+def compiling(instance: InstanceProcess) -> dict[str, Any]:
+    """What its status says of compiles."""
+    found: dict[str, Any] = instance.status()["compiling"]
+    return found
+
+
+def whole(instance: InstanceProcess) -> bool:
+    """Whether both lanes are warm, with all that is planned, and nothing is missing any more."""
+    status = instance.status()
+    primary = status["lanes"][0]
+    lanes = all(
+        lane["state"] == "warm" and lane["warm"] == lane["planned"] > 0 and not lane["cold"] and not lane["missing"]
+        for lane in status["lanes"]
+    )
+    return lanes and {f"toy:predict {name}" for name in NAMES} <= primary["executables"].keys()
+
+
+def wait_whole(instance: InstanceProcess) -> None:
+    wait_until(lambda: whole(instance), MADE_S_MAX)
+
+
+def ask(instance: InstanceProcess, rows: int) -> dict[str, Any]:
+    """A request that has to be answered right; what its answer says of how."""
+    x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    reply = instance.infer_reply("toy:predict", {"x": wire.Tensor("FP32", x.shape, x.tobytes())})
+    assert reply.status == 200, reply.body
+    outputs, parameters = inferred(reply)
+    np.testing.assert_allclose(outputs["output"], x.sum(axis=1) * 2.0, rtol=1e-5)
+    return parameters
+
+
+def assert_compiled_nowhere_else(instance: InstanceProcess) -> None:
+    """Neither a lane nor the front compiled anything."""
+    status = instance.status()
+    assert status["front"]["jax_imported"] is False
+    assert [lane["compiles"] for lane in status["lanes"]] == [0, 0]
