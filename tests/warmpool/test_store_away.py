@@ -7,10 +7,10 @@ import signal
 import sys
 
 import numpy as np
-import pytest
 
-from tests.instance_process import InstanceProcess, serving, wait_until
-from tests.tiny import METHODS
+from cache.local_store import LocalStore
+from tests.instance_process import InstanceProcess, inferred, serving, tensors, wait_until
+from tests.tiny import BIAS, MATRIX, METHODS, publish_tiny
 
 X = np.array([[1, 2, 3, 4]], np.float32)
 LANES = ("primary", "cpu")
@@ -21,42 +21,52 @@ def kill_lanes(instance):
         os.kill(instance.lane(name)["pid"], signal.SIGKILL)
 
 
+def has_tried(instance, name, restarts):
+    """Whether a lane was started again and has tried all that it is to hold."""
+    lane = instance.lane(name)
+    return lane["restarts"] > restarts and lane["state"] == "warm"
+
+
 def back(instance, name, restarts):
     """Whether a lane was started again and holds all that it is to hold."""
     lane = instance.lane(name)
     return lane["restarts"] > restarts and lane["planned"] and lane["warm"] == lane["planned"]
 
 
-@pytest.mark.parametrize("part", ["", "executables", "models"])
-def test_lanes_that_start_while_the_store_is_away_are_whole_once_it_is_back(own_store, tmp_path, part):
+def test_lanes_that_start_while_the_store_is_away_are_whole_once_it_is_back(own_store, tmp_path):
+    """All of it, or a part."""
     with serving(own_store, tmp_path / "log") as instance:
         planned = {name: instance.lane(name)["planned"] for name in LANES}
-        (own_store / part).rename(tmp_path / "away")
-        kill_lanes(instance)
-        wait_until(lambda: all(lane["restarts"] and lane["state"] == "warm" for lane in instance.status()["lanes"]))
-        status = instance.status()
-        assert [lane["warm"] for lane in status["lanes"]] == [0, 0]
-        assert not status["ready"]
-        assert "not published" not in str(status)
-        assert instance.infer_reply("tiny:predict", {}).status == 400
-        (tmp_path / "away").rename(own_store / part)
-        wait_until(lambda: all(back(instance, name, 0) for name in LANES))
-        assert {name: instance.lane(name)["planned"] for name in LANES} == planned
-        assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
-        assert instance.lane("primary")["restarts"] == 1
+        for times, part in enumerate(["", "executables", "models"]):
+            (own_store / part).rename(tmp_path / "away")
+            kill_lanes(instance)
+            wait_until(lambda: all(has_tried(instance, name, times) for name in LANES))  # noqa: B023  called here
+            status = instance.status()
+            assert [lane["warm"] for lane in status["lanes"]] == [0, 0]
+            assert not status["ready"]
+            assert "not published" not in str(status)
+            assert instance.infer_reply("tiny:predict", {}).status == 400
+            (tmp_path / "away").rename(own_store / part)
+            wait_until(lambda: all(back(instance, name, times) for name in LANES))  # noqa: B023  called here
+            assert {name: instance.lane(name)["planned"] for name in LANES} == planned
+            assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
+            assert instance.lane("primary")["restarts"] == times + 1
 
 
 class OddInstance(InstanceProcess):
     command = (sys.executable, "-m", "tests.warmpool.odd_instance")
 
 
-def test_requests_are_answered_while_a_lane_waits_for_a_store_that_does_not_answer(own_store, tmp_path):
-    stalled = own_store.with_name(f"{own_store.name}.stalled")
+def test_requests_are_answered_while_a_lane_waits_for_a_store_that_does_not_answer_or_fails_oddly(own_store, tmp_path):
+    """Where no plan can be made for it, it is started again until one can."""
+    stalled, broken, asked = (
+        own_store.with_name(f"{own_store.name}.{what}") for what in ("stalled", "broken", "asked")
+    )
     with OddInstance(own_store, tmp_path / "log", ODD_STORE="stalling") as instance:
         instance.wait_warm()
         stalled.touch()
         os.kill(instance.lane("primary")["pid"], signal.SIGKILL)
-        wait_until(own_store.with_name(f"{own_store.name}.asked").exists)
+        wait_until(asked.exists)
         outputs, parameters = instance.infer("predict", x=X)
         assert np.array_equal(outputs["y"], METHODS["predict"].reference(x=X)["y"])
         assert parameters["lane"] == "cpu"
@@ -64,16 +74,11 @@ def test_requests_are_answered_while_a_lane_waits_for_a_store_that_does_not_answ
         stalled.unlink()
         instance.wait_warm()
         assert instance.lane("primary")["restarts"] == 1
-
-
-def test_a_lane_for_which_no_plan_can_be_made_is_started_again_until_one_can(own_store, tmp_path):
-    broken = own_store.with_name(f"{own_store.name}.broken")
-    with OddInstance(own_store, tmp_path / "log", ODD_STORE="stalling") as instance:
-        instance.wait_warm()
         broken.touch()
         os.kill(instance.lane("primary")["pid"], signal.SIGKILL)
-        wait_until(lambda: instance.lane("primary")["restarts"] > 1)
+        wait_until(lambda: instance.lane("primary")["restarts"] > 2)
         assert "a mistake of ours" in instance.log
+        assert instance.infer("predict", x=X).parameters["lane"] == "cpu"
         broken.unlink()
         instance.wait_warm()
 
@@ -126,18 +131,29 @@ def test_weights_that_are_replaced_between_a_lane_and_their_verification_are_map
         assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
 
 
-@pytest.mark.parametrize("part", ["weights", "models/tiny/1/manifest.json", "models/tiny/serving.json"])
-def test_a_model_that_cannot_be_read_at_the_start_is_served_as_soon_as_it_can(own_store, tmp_path, part):
-    damaged = own_store / part
-    damaged.rename(tmp_path / "good")
-    if part.endswith(".json"):
-        damaged.write_text("{")
+def test_a_model_that_cannot_be_read_at_the_start_is_served_as_soon_as_it_can(own_store, tmp_path):
+    """Three of them, each for another part of it."""
+    hidden = {"weights": "", "manifest": "1/manifest.json", "serving": "serving.json"}
+    (tmp_path / "good").mkdir()
+    for number, (model, part) in enumerate(hidden.items(), 1):
+        before = set((own_store / "weights").iterdir())
+        publish_tiny(LocalStore(own_store), model, ("predict",), {"bias": BIAS + np.float32(number), "matrix": MATRIX})
+        (weights,) = set((own_store / "weights").iterdir()) - before
+        damaged = own_store / "models" / model / part if part else weights
+        hidden[model] = str(damaged)
+        damaged.rename(tmp_path / "good" / model)
+        if part:
+            damaged.write_text("{")
     with InstanceProcess(own_store, tmp_path / "log") as instance:
         wait_until(lambda: instance.answers("/v2/health/live") == 200)
-        wait_until(lambda: instance.status()["problems"].get("tiny"))
-        damaged.unlink(missing_ok=True)
-        (tmp_path / "good").rename(damaged)
-        wait_until(lambda: instance.status()["models"].get("tiny", {}).get("ready"))
+        wait_until(lambda: set(instance.status()["problems"]) == set(hidden))
+        for model, damaged in hidden.items():
+            (tmp_path / "good" / model).replace(damaged)
+        wait_until(lambda: all(instance.status()["models"].get(model, {}).get("ready") for model in hidden))
         assert instance.status()["problems"] == {}
-        assert np.array_equal(instance.infer("predict", x=X).outputs["y"], METHODS["predict"].reference(x=X)["y"])
+        for number, model in enumerate(hidden, 1):
+            reply = instance.infer_reply(f"{model}:predict", tensors("predict", {"x": X}))
+            assert reply.status == 200, reply.body
+            expected = METHODS["predict"].reference(x=X)["y"] + np.float32(number)
+            assert np.array_equal(inferred(reply).outputs["y"], expected)
         assert instance.lane("primary")["restarts"] == 0
