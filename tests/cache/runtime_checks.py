@@ -1,7 +1,8 @@
 """What has to be seen in a process of its own: `python -m tests.cache.runtime_checks CHECK [ARGUMENT ...]`.
 
-A process has one PJRT client, may crash in native code, and may import jax or not, so each check gets a fresh one. It
-passes by ending with status 0; what it prints, one JSON object a line, is for the test that started it.
+A process has one PJRT client, may crash in native code, and may import jax or not, so each check gets a fresh one: or,
+without a check, a fork of this one, which has imported what all of them need, and has no client, as a zygote has none.
+It passes by ending with status 0; what it prints, one JSON object a line, is for the test that started it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ from cache.signing import ANYONE
 from tests.cache import programs
 
 ALIGNED_BYTES = 64
+CHECK_S_MAX = 120
 
 
 def publish(folder: Path, which: str = "NAMES") -> None:
@@ -504,6 +507,37 @@ def tell(**what: Any) -> None:
     sys.stdout.flush()
 
 
+def serve() -> None:
+    """Run the checks that stdin names, each in a fork."""
+    import jaxlib.xla_client  # noqa: F401
+
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(CHECK_S_MAX)
+            _check(asked)
+        tell(exit=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _check(asked: dict[str, Any]) -> None:
+    status = 1
+    try:
+        for descriptor, file in ((1, asked["stdout"]), (2, asked["stderr"])):
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), descriptor)
+        os.environ.update(asked["environment"])
+        check, folder, *rest = asked["arguments"]
+        globals()[check](Path(folder), *rest)
+        status = 0
+    except BaseException:  # noqa: BLE001  as an interpreter would
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
 if __name__ == "__main__":
-    check, folder, *rest = sys.argv[1:]
-    globals()[check](Path(folder), *rest)
+    if len(sys.argv) == 1:
+        serve()
+    else:
+        check, folder, *rest = sys.argv[1:]
+        globals()[check](Path(folder), *rest)
