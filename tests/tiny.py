@@ -200,6 +200,15 @@ def publish_tiny(
     return fingerprint
 
 
+def take_executables(
+    store: Store, before: Store, fingerprint: Fingerprint, methods: tuple[str, ...] = tuple(METHODS)
+) -> None:
+    """Put those of another store that are of these methods into one, in which `publish_tiny` then compiles nothing."""
+    for name in methods:
+        for path in (executable_file(name, bucket, fingerprint) for bucket in METHODS[name].buckets):
+            store.put(path, before.get(path))
+
+
 def executable_file(name: str, bucket: dict[str, int], fingerprint: Fingerprint) -> str:
     """The store path of one executable."""
     return stored.executable_path(digest_ingredients(_ingredients(name, bucket, fingerprint)))

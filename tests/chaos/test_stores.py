@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.gameday.fault_proxy import FaultProxy, Weather, answers, broken_after, late, lost, passed
 from benchmarks.gameday.readiness import Readiness
+from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.settings import StoreSettings
 from cache.signing import Signer
@@ -16,7 +17,7 @@ from tests.cache.gcs_server import GcsServer
 from tests.chaos.load import Load, within
 from tests.chaos.test_processes import RESTART_S_MAX, pid_of, renewed, send
 from tests.instance_process import InstanceProcess, serving, wait_until
-from tests.tiny import publish_tiny
+from tests.tiny import publish_tiny, take_executables
 from tests.warmpool.test_damaged_store import DAMAGES, damage
 
 LOOK_S_MAX = 70.0  # an instance looks at what it misses at least once a minute
@@ -68,7 +69,7 @@ STORM = [answers(503), answers(503), answers(500), late, lost, broken_after(100,
 
 
 @pytest.fixture
-def settings(tmp_path, monkeypatch):
+def settings(tiny_store, fingerprint, tmp_path, monkeypatch):
     """A bucket with the tiny model, and what is between it and an instance."""
     (tmp_path / "server").mkdir()
     Signer.generate().write(tmp_path / "signing")
@@ -76,6 +77,7 @@ def settings(tmp_path, monkeypatch):
     with GcsServer(tmp_path / "server") as server, FaultProxy(server) as proxy:
         server.client().create_bucket("bucket")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        take_executables(open_store(settings), LocalStore(tiny_store), fingerprint)
         publish_tiny(open_store(settings))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
         proxy.script = Weather()

@@ -14,12 +14,13 @@ import pytest
 
 from cache.data_keys import FileKey
 from cache.encryption import is_envelope
+from cache.local_store import LocalStore
 from cache.opening import open_store
 from cache.settings import StoreSettings
 from cache.signing import Signer
 from tests.edges import assert_same, inputs_for, sizes_of
 from tests.instance_process import InstanceProcess, alive, serving, wait_until
-from tests.tiny import BIAS, MATRIX, publish_tiny
+from tests.tiny import BIAS, MATRIX, publish_tiny, take_executables
 from tests.warmpool.command import assert_one_line, warmpool
 from warmpool.publishing.progress import Lines
 from warmpool.publishing.publish import Options, publish
@@ -44,7 +45,7 @@ model = Model(
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory):
+def settings(tiny_store, fingerprint, tmp_path_factory):
     """A store with the tiny model."""
     folder = tmp_path_factory.mktemp("encrypted")
     Signer.generate().write(folder / "signing")
@@ -52,6 +53,7 @@ def settings(tmp_path_factory):
     made = StoreSettings(
         store=str(folder / "store"), signing_key=str(folder / "signing"), encryption_key=str(folder / "encryption")
     )
+    take_executables(open_store(made), LocalStore(tiny_store), fingerprint, METHODS)
     publish_tiny(open_store(made), methods=METHODS)
     return made
 

@@ -25,13 +25,14 @@ from cache.sightings import sightings
 from cache.signed_store import SignedStore
 from cache.wanted import wanted
 from tests.instance_process import InstanceProcess, records_of, wait_until
-from tests.tiny import executable_file, publish_tiny
+from tests.tiny import executable_file, publish_tiny, take_executables
 from tests.warmpool.tampering import COLLEAGUE, SIGNER, TRUST, Genuine, deadly
 from tests.warmpool.test_chaos import Load
 from warmpool.settings import Settings
 
 LANES = ("primary", "cpu")
-LOOKS = 200
+LOOKS, TRIES = 200, 40
+SPARE = 20  # files and threads that are there for a moment; one a try would be more
 GROWTH_BYTES_MAX = 8 << 20
 
 
@@ -51,10 +52,13 @@ def trusting(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory):
+def small(tiny_store, fingerprint, tmp_path_factory):
     """The folder of a signed store with the methods `predict` and `count`, and the fingerprint; no test changes it."""
     folder = tmp_path_factory.mktemp("small")
-    return folder, publish_tiny(SignedStore(LocalStore(folder), TRUST, SIGNER), methods=("predict", "count"))
+    store = SignedStore(LocalStore(folder), TRUST, SIGNER)
+    methods = ("predict", "count")
+    take_executables(store, LocalStore(tiny_store), fingerprint, methods)
+    return folder, publish_tiny(store, methods=methods)
 
 
 class Place:
@@ -224,9 +228,13 @@ def test_one_that_kills_lanes_is_set_aside_after_two_deaths_and_not_tried_again_
 
 
 def test_one_that_xla_refuses_is_not_set_aside_and_not_tried_again_until_it_is_another(place, started):
+    """Hundreds of looks at it take nothing more."""
     place.put(pack(peek("it", place.sound), b"no executable at all", SIGNER))
     instance = started(place.folder, ODD_STORE="counting")
-    looked_again(place, 10)
+    looked_again(place, 20)
+    before = held(instance.process.pid)
+    looked_again(place, LOOKS)
+    assert_no_growth(before, held(instance.process.pid))
     assert cold(instance) == [[place.title]] * 2
     assert "XLA would not load the executable" in instance.lane("primary")["cold"][place.title]
     assert (place.reasons, wanted(place.bottom)) == ([], [])
@@ -267,7 +275,8 @@ def test_when_a_key_is_distrusted_its_executables_go_and_no_request_on_the_other
     place.answers(instance, bucket=8)
 
 
-def test_a_key_that_is_distrusted_already_is_not_trusted_for_a_moment(place, started):
+def test_a_key_that_is_distrusted_already_is_not_trusted_for_a_moment(small, place, started):
+    """And the instance leaves word which kind of machine it is."""
     place.put(Genuine(place.sound, ()).saying(COLLEAGUE))
     place.bottom.put(f"distrusted/{COLLEAGUE.key_id}", b"{}")
     instance = started(place.folder)
@@ -275,6 +284,7 @@ def test_a_key_that_is_distrusted_already_is_not_trusted_for_a_moment(place, sta
     assert cold(instance) == [[place.title]] * 2
     assert restarts(instance) == [0, 0]
     assert "lanes are replaced" not in instance.log
+    wait_until(lambda: set(sightings(place.bottom)) == {small[1].digest})
 
 
 class ReadOnlyInstance(OddInstance):
@@ -353,11 +363,6 @@ def test_a_target_with_a_key_that_makes_no_path_does_not_end_the_instance(small,
     assert instance.status()["store"] == {"trouble": "", "quarantined": 0}
 
 
-def test_it_leaves_word_which_kinds_of_machine_it_is(small, place, started):
-    started(place.folder)
-    wait_until(lambda: set(sightings(place.bottom)) == {small[1].digest})
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_in_time_while_its_upkeep_waits_for_the_store(place, started, number):
     """Another process holds the lock that asking for an executable needs, and never lets go."""
@@ -386,19 +391,9 @@ def held(pid):
 
 
 def assert_no_growth(before, after):
-    assert after[0] <= before[0] + 2  # a connection that just ends, a file that is just read
-    assert after[1] <= before[1] + 1
+    assert after[0] < before[0] + SPARE
+    assert after[1] < before[1] + SPARE
     assert after[2] - before[2] < GROWTH_BYTES_MAX
-
-
-def test_hundreds_of_looks_take_nothing_more(place, started):
-    place.put(pack(peek("it", place.sound), b"no executable at all", SIGNER))
-    instance = started(place.folder, ODD_STORE="counting")
-    looked_again(place, 20)
-    before = held(instance.process.pid)
-    looked_again(place, LOOKS)
-    assert_no_growth(before, held(instance.process.pid))
-    assert cold(instance) == [[place.title]] * 2
 
 
 def test_hundreds_of_tries_of_encrypted_executables_keep_none_of_them_in_memory(place, started, tmp_path):
@@ -427,7 +422,7 @@ def test_hundreds_of_tries_of_encrypted_executables_keep_none_of_them_in_memory(
         put_another()
         refused()
     before = held(instance.process.pid)
-    for _ in range(40):
+    for _ in range(TRIES):
         put_another()
         refused()
     assert_no_growth(before, held(instance.process.pid))
