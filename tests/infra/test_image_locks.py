@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.deploy.images import VARIANTS
+from infra.deploy import images
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "infra" / "images"
@@ -55,12 +55,23 @@ def test_the_cuda_variant_differs_in_what_cuda_needs() -> None:
     assert cuda["jax-cuda12-plugin"] == cuda["jax-cuda12-pjrt"] == cuda["jaxlib"]
 
 
+def test_what_make_image_gives_is_an_argument_that_the_file_says_what_it_is() -> None:
+    given = set(re.findall(r"--build-arg=([A-Z]+)=", Path(images.__file__).read_text()))
+    assert {"BASE", "SOURCE", "REVISION", "VARIANT", "FUNCTIONS", "REQUIREMENTS"} == given
+    for name, others in {"function": {"VARIANT"}, "instance": {"FUNCTIONS"}}.items():
+        told, _, build = (IMAGES / name / "Containerfile").read_text().partition("ARG BASE=")
+        assert given - others <= set(re.findall(r"^ARG (\w+)", "ARG BASE=" + build, re.MULTILINE))
+        assert {
+            argument for argument in given if re.search(rf"^# .*\b{argument}\b", told, re.MULTILINE)
+        } == given - others
+
+
 def test_the_argument_variant_chooses_the_lock_of_an_instance() -> None:
     text = (IMAGES / "instance" / "Containerfile").read_text()
     locks = re.findall(r"^COPY infra/images/(requirements-\S+\.lock) \S+$", text, re.MULTILINE)
     assert locks == ["requirements-instance-${VARIANT}.lock"]
     assert re.findall(r"^ARG VARIANT\S*$", text, re.MULTILINE) == ["ARG VARIANT=cpu"]
-    assert {locks[0].replace("${VARIANT}", variant) for variant in VARIANTS} <= set(LOCKS)
+    assert {locks[0].replace("${VARIANT}", variant) for variant in images.VARIANTS} <= set(LOCKS)
     publisher = text.partition(" AS publisher")[2]
     assert '"sync"' not in publisher, "it adds to what is there, be that another variant"
 
