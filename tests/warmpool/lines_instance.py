@@ -41,11 +41,8 @@ class Lines(InstanceProcess):
         return self.status()["models"][MODEL]["version"] == version
 
     def ask_line(self, x: np.ndarray, path: str = "", headers: Mapping[str, str] = {}, **parameters: Any) -> Reply:
-        tensor = wire.Tensor("FP32", x.shape, np.ascontiguousarray(x, np.float32).tobytes())
-        body, length = wire.encode_request(
-            wire.InferRequest(inputs={"x": tensor}, parameters={"binary_data_output": True, **parameters})
-        )
-        return self.post(f"/v2/models/{MODEL}{path}/infer", body, {wire.HEADER_LENGTH: str(length), **headers})
+        body, lengths = line_request(x, **parameters)
+        return self.post(f"/v2/models/{MODEL}{path}/infer", body, {**lengths, **headers})
 
     def version_of(self, **asked: Any) -> str:
         """Which version answers, whose answer has to be right."""
@@ -54,6 +51,14 @@ class Lines(InstanceProcess):
 
     def compiles(self) -> list[int]:
         return [lane["compiles"] for lane in self.status()["lanes"]]
+
+
+def line_request(x: np.ndarray, **parameters: Any) -> tuple[bytes, dict[str, str]]:
+    """The body and the headers of a request."""
+    tensor = wire.Tensor("FP32", x.shape, np.ascontiguousarray(x, np.float32).tobytes())
+    request = wire.InferRequest(inputs={"x": tensor}, parameters={"binary_data_output": True, **parameters})
+    body, length = wire.encode_request(request)
+    return body, {wire.HEADER_LENGTH: str(length)}
 
 
 def checked(reply: Reply, x: np.ndarray) -> str:

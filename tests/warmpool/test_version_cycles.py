@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from benchmarks.connection import Connection, http_request
 from cache.local_store import LocalStore
-from tests.instance_process import children_of, own_bytes, wait_until
+from tests.instance_process import Reply, children_of, own_bytes, wait_until
 from tests.warmpool.line_versions import MODEL, VERSIONS, serve
-from tests.warmpool.lines_instance import Lines, checked, planned
+from tests.warmpool.lines_instance import Lines, checked, line_request, planned
+from warmpool import wire
 
 SPARE = 10  # descriptors that are open for a moment; one a cycle would be 75, or more
 MIB = 1 << 20
@@ -36,6 +38,12 @@ def footing(instance: Lines) -> Footing:
     )
 
 
+def ask_line(connection: Connection, x: np.ndarray, version: str) -> Reply:
+    body, headers = line_request(x)
+    response = connection.exchange(http_request("POST", f"/v2/models/{MODEL}/versions/{version}/infer", body, headers))
+    return Reply(response.status, {wire.HEADER_LENGTH: str(response.json_bytes)}, response.body)
+
+
 class Cycling:
     """Versions come, answer requests of changing shapes, and go."""
 
@@ -50,18 +58,22 @@ class Cycling:
         instance = self._instance
         self._served(canary=version)
         wait_until(lambda: instance.version(version)[0] == "warm")
-        for number in range(self._requests):
-            asked = (version, "1")[number % 2]
-            line = VERSIONS[asked]
-            rows, width = (int(self._rng.integers(1, most + 1)) for most in (line.batch[-1], line.width[-1]))
-            x = self._rng.integers(-99, 99, (rows, width)).astype(np.float32)
-            assert checked(instance.ask_line(x, f"/versions/{asked}"), x) == asked
-            self.answered += 1
+        with Connection(instance.port) as connection:  # one that stayed open would be one a cycle
+            self._ask(connection, version)
         self._served()
         wait_until(lambda: instance.version(version) == ("", ""))
         wait_until(
             lambda: {lane["name"]: lane["warm"] for lane in instance.status()["lanes"]} == planned(VERSIONS["1"])
         )
+
+    def _ask(self, connection: Connection, version: str) -> None:
+        for number in range(self._requests):
+            asked = (version, "1")[number % 2]
+            line = VERSIONS[asked]
+            rows, width = (int(self._rng.integers(1, most + 1)) for most in (line.batch[-1], line.width[-1]))
+            x = self._rng.integers(-99, 99, (rows, width)).astype(np.float32)
+            assert checked(ask_line(connection, x, asked), x) == asked
+            self.answered += 1
 
     def _served(self, **fields: Any) -> None:
         serve(self._store, "1", **fields)
