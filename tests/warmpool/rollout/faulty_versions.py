@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -75,11 +75,11 @@ def expected(ids: np.ndarray) -> np.ndarray:
     return np.asarray(ids.sum(-1) * np.float32(SCALE), np.float32)
 
 
-def publish_all(store: Store) -> None:
-    """Compile and store all versions; the stable one is served."""
+def publish_all(store: Store, versions: Iterable[str] = tuple(FUNCTIONS)) -> None:
+    """Compile and store all versions, or these; the stable one is served."""
     runtime = Runtime.open("jax")
-    for version, function in FUNCTIONS.items():
-        _publish(store, runtime.fingerprint(), version, function)
+    for version in versions:
+        _publish(store, runtime.fingerprint(), version, FUNCTIONS[version])
     store.put(stored.serving_path(MODEL), stored.encode(Serving(stable=STABLE)))
 
 
