@@ -40,12 +40,13 @@ class Load:
 
     Attributes:
         answers: In the order in which they came.
+        every_s: May change meanwhile.
     """
 
     def __init__(self, ask: Callable[[int], Answer], callers: int = 8, every_s: float = 0.0) -> None:
         self.answers: list[Answer] = []
+        self.every_s = every_s
         self._ask = ask
-        self._every_s = every_s
         self._numbers = itertools.count()
         self._sent: list[int] = []
         self._stopping = threading.Event()
@@ -76,4 +77,4 @@ class Load:
             number = next(self._numbers)
             self._sent.append(number)
             self.answers.append(self._ask(number))
-            self._stopping.wait(self._every_s)
+            self._stopping.wait(self.every_s)

@@ -16,6 +16,7 @@ from tests.instance_process import Inferred, InstanceProcess, inferred, tensors,
 from tests.tiny import BIAS, IDS_MAX, MATRIX, METHODS
 from warmpool import wire
 
+REST_S = 0.05  # of a caller, while something is waited for that needs the processors
 PATIENT = {wire.TIMEOUT_HEADER: "600000"}  # nobody is refused because a slow machine might answer late
 
 Arrays = dict[str, np.ndarray]
@@ -83,12 +84,14 @@ class Load(load.Load):
     """
 
     def __init__(self, instance: InstanceProcess, callers: int = 8) -> None:
-        super().__init__(partial(ask, instance), callers)
+        super().__init__(partial(ask, instance), callers, REST_S)
 
     def wait_for(self, more: int, lane: str = "") -> None:
-        """Wait until so many more were served, by a lane if one is named."""
+        """Wait until so many more were served, by a lane if one is named; meanwhile nobody rests."""
         before = self.served(lane)
+        self.every_s = 0.0
         wait_until(lambda: self.served(lane) >= before + more)
+        self.every_s = REST_S
 
     def check(self, allowed: Collection[int] = ()) -> Counter[int]:
         """How many got which status, after the end: each one, none wrongly, none another status than 200 and these."""

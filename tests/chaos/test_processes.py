@@ -58,8 +58,8 @@ def test_a_lane_is_killed_in_a_loop_until_its_circuit_opens_and_comes_back(insta
     with Readiness(instance) as readiness, Load(instance) as load:
         pid = 0
         for _ in range(FAILURES_MAX):
-            load.wait_for(20)
             pid = pid_of(instance, name)
+            load.wait_for(20)
             send(pid, signal.SIGKILL)
             wait_until(partial(renewed, instance, name, pid))
         assert instance.lane(name)["circuit"]["state"] in {"open", "half-open"}
@@ -75,8 +75,8 @@ def test_a_lane_is_killed_in_a_loop_until_its_circuit_opens_and_comes_back(insta
 def test_the_zygote_is_killed_in_a_loop_and_a_lane_that_dies_then_still_comes_back(instance):
     with Readiness(instance) as readiness, Load(instance) as load:
         for _ in range(5):
-            load.wait_for(20)
             pid = pid_of(instance, "zygote")
+            load.wait_for(20)
             send(pid, signal.SIGKILL)
             within(RESTART_S_MAX, partial(renewed, instance, "zygote", pid))
         zygote, lane = pid_of(instance, "zygote"), pid_of(instance, "primary")
@@ -91,8 +91,8 @@ def test_the_zygote_is_killed_in_a_loop_and_a_lane_that_dies_then_still_comes_ba
 
 def test_a_lane_that_stands_still_in_a_batch_is_replaced_and_its_batch_runs_on_the_other(instance):
     with Readiness(instance) as readiness, Load(instance) as load:
-        load.wait_for(50)
         pid = pid_of(instance, "primary")
+        load.wait_for(50)
         send(pid, signal.SIGSTOP)
         within(HANG_S_MAX, partial(warm, instance, "primary", pid))
         load.wait_for(20, "primary")
@@ -104,8 +104,8 @@ def test_a_lane_that_stands_still_in_a_batch_is_replaced_and_its_batch_runs_on_t
 
 def test_both_lanes_stand_still_and_everybody_is_answered_by_the_next(instance):
     with Load(instance) as load:
-        load.wait_for(50)
         pids = {name: pid_of(instance, name) for name in ("primary", "cpu")}
+        load.wait_for(50)
         for pid in pids.values():
             send(pid, signal.SIGSTOP)
         for name, pid in pids.items():
@@ -130,8 +130,8 @@ def test_lanes_that_stand_still_while_nobody_asks_are_found_by_being_asked(insta
 @pytest.mark.slow
 def test_a_lane_is_killed_while_the_zygote_stands_still_which_would_have_told_of_it(instance):
     with Load(instance) as load:
-        load.wait_for(20)
         zygote, lane = pid_of(instance, "zygote"), pid_of(instance, "primary")
+        load.wait_for(20)
         send(zygote, signal.SIGSTOP)
         send(lane, signal.SIGKILL)
         within(HANG_S_MAX, partial(warm, instance, "primary", lane))
