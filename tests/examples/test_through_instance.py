@@ -113,12 +113,22 @@ def dims_of(exact: Exact) -> dict[str, Dim]:
     return {dim.name: dim for spec in exact.model.inputs.values() for dim in spec.dims if isinstance(dim, Dim)}
 
 
-def shapes(exact: Exact) -> Iterator[tuple[int, Sizes]]:
-    """At, one under and one over every bucket's edge, of each dimension beside all of the others."""
+def shapes(exact: Exact, *, all_pairs: bool = True) -> Iterator[tuple[int, Sizes]]:
+    """At, one under and one over every bucket's edge, of each dimension beside all of the others.
+
+    Not all pairs: each beside some of the others, and every bucket at its edge.
+    """
     dims = dims_of(exact)
     batch = dims.pop("batch")
     near = [size for size in edges(batch) if size <= exact.rows_most]
-    for rows, *others in itertools.product(near, *map(edges, dims.values())):
+    over = [near, *map(edges, dims.values())]
+    if all_pairs:
+        chosen = set(itertools.product(*over))
+    else:
+        turns = range(max(map(len, over)))
+        chosen = {tuple(sizes[turn % len(sizes)] for sizes in over) for turn in turns}
+        chosen |= set(itertools.product(batch.sizes, *(dim.sizes for dim in dims.values())))
+    for rows, *others in sorted(chosen):
         yield rows, dict(zip(dims, others, strict=True))
     if batch.max > exact.rows_most:
         yield batch.max, {name: dim.sizes[0] + 1 for name, dim in dims.items()}
@@ -135,8 +145,9 @@ def covers(bucket: str, sizes: Sizes) -> bool:
 def test_a_mixed_run_over_every_edge_compiles_nothing_and_every_answer_is_that_of_jit(
     instance: InstanceProcess, exacts: list[Exact]
 ) -> None:
-    asked = [(exact, rows, sizes) for exact in exacts for rows, sizes in shapes(exact)]
-    assert len(asked) > 150
+    by_default = instance.status()["lanes"][0]["mode"] == "jaxlib"
+    asked = [(exact, rows, sizes) for exact in exacts for rows, sizes in shapes(exact, all_pairs=by_default)]
+    assert len(asked) > (150 if by_default else 80)
     for exact, rows, sizes in random.Random(0).sample(asked, len(asked)):
         inputs, expected = exact.case(rows, **sizes)
         answer = infer(instance, exact, inputs)
@@ -151,7 +162,7 @@ def test_a_mixed_run_over_every_edge_compiles_nothing_and_every_answer_is_that_o
 def test_the_same_run_by_many_callers_at_once_shares_batches_and_every_answer_is_its_own(
     instance: InstanceProcess, exacts: list[Exact]
 ) -> None:
-    asked = [(exact, rows, sizes) for exact in exacts for rows, sizes in shapes(exact) if rows <= 9]
+    asked = [(exact, rows, sizes) for exact in exacts for rows, sizes in shapes(exact, all_pairs=False) if rows <= 9]
 
     def check(case: tuple[Exact, int, Sizes]) -> bool:
         exact, rows, sizes = case
