@@ -24,6 +24,7 @@ from tests.warmpool.stopped_lane import StoppedLane
 from tests.warmpool.test_grpc_app import connected, outputs_of, request
 from tests.warmpool.test_serve import HELD
 from warmpool import server
+from warmpool.logged_spans import logged_traces
 from warmpool.manifest import Serving, encode
 
 X = tensors("predict", {"x": np.ones((1, 4))})
@@ -166,6 +167,18 @@ def test_the_first_and_the_last_request_are_told_to_the_collector_before_the_end
                 trace_id = last.result().parameters["trace_id"]
             assert instance.process.wait(LIMIT_S) == 0
         assert {first, trace_id} <= trace_ids(receiver.bodies)
+
+
+def test_without_a_collector_spans_that_a_caller_samples_are_lines_that_are_drawn_again(tiny_store, tmp_path, capfd):
+    callers = {flags: f"00-{flags * 16}-{'b' * 16}-{flags}" for flags in ("01", "02")}  # 02: not sampled
+    with serving(tiny_store, tmp_path / "log", "--otlp-endpoint", "-", "--audit-log", "-") as instance:
+        for traceparent in callers.values():
+            instance.infer("predict", x=np.ones((1, 4)), headers={"traceparent": traceparent})
+        assert instance.stop() == 0
+    traces = {trace.trace_id: trace.spans for trace in logged_traces(capfd.readouterr().out).read(100)}
+    assert {"front", "queue", "run", "respond"} <= {span.name for span in traces["01" * 16]}
+    assert "02" * 16 not in traces
+    assert any(spans[0].name == "cold start" for spans in traces.values())
 
 
 def test_neither_a_collector_nor_a_lane_nor_a_zygote_that_hangs_holds_up_the_end(tiny_store, tmp_path):
