@@ -1,7 +1,12 @@
-"""One of a fleet that wants an artifact: `python -m tests.cache.flight_process JSON`.
+"""One of a fleet that wants an artifact, a fork of `python -m tests.cache.flight_process DESCRIPTOR`.
 
-It says "ready" when it has imported everything, starts when it is told to on standard input, and prints one JSON object
+It says "ready" when it has opened the store, starts when it is told to on standard input, and prints one JSON object
 that says what it got. What it makes, it notes in a folder that the whole fleet shares.
+
+What the forks come from has imported all but jax, once for all of them. It is asked over a socket of datagrams:
+
+    options + the descriptors of standard input, output and error  -->  {"pid"}
+    {"wait": pid}  -->  {"status": exit status, negative for a signal}, when that one has ended
 """
 
 from __future__ import annotations
@@ -10,10 +15,11 @@ import hashlib
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cache.artifact import Header, pack, unpack
 from cache.errors import CacheError, NotStored
@@ -87,6 +93,8 @@ def wait_for(file: Path) -> None:
 def main(options: dict[str, Any]) -> None:
     """Take part in one flight."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    if options["emulator"]:
+        os.environ["STORAGE_EMULATOR_HOST"] = options["emulator"]
     if skew_s := options.get("skew_s"):
         really = time.time
         time.time = lambda: really() + skew_s
@@ -109,5 +117,41 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
+def in_fork(options: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    status = 1
+    try:
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        main(options)
+        status = 0
+    except BaseException:  # noqa: BLE001  nothing may unwind into the parent's loop
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def serve(control: socket.socket) -> None:
+    """Fork one for each request until nobody asks any more."""
+    import cache.gcs_store  # noqa: F401  what opening a bucket would import
+
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 3)
+        if not data:
+            return
+        request = json.loads(data)
+        if "wait" in request:
+            answer = {"status": os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])}
+        else:
+            answer = {"pid": os.fork()}
+            if answer["pid"] == 0:
+                control.close()
+                in_fork(request, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        control.send(json.dumps(answer).encode())
+
+
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -434,17 +435,76 @@ def test_threads_of_one_process_are_a_fleet_too(store):
 # A fleet.
 
 
+class Forks:
+    """What the processes of all fleets are forks of."""
+
+    def __init__(self):
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "tests.cache.flight_process", str(theirs.fileno())]
+        with theirs:
+            self.process = subprocess.Popen(
+                command, cwd=REPOSITORY, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+
+    def ask(self, request, *descriptors):
+        socket.send_fds(self.control, [json.dumps(request).encode()], descriptors)
+        return json.loads(self.control.recv(1 << 16))
+
+    def close(self):
+        self.control.close()
+        self.process.wait(WAIT_S_MAX)
+
+
+class Fork:
+    """A process of a fleet, and our ends of its standard files."""
+
+    def __init__(self, forks, options):
+        (stdin, write), (read, stdout), (read_said, stderr) = os.pipe(), os.pipe(), os.pipe()
+        self.forks = forks
+        self.pid = forks.ask(options, stdin, stdout, stderr)["pid"]
+        for theirs in (stdin, stdout, stderr):
+            os.close(theirs)
+        self.stdin = os.fdopen(write, "w")
+        self.stdout = os.fdopen(read)
+        self.stderr = os.fdopen(read_said)
+        self.status = None
+
+    def wait(self):
+        """Its exit status, negative for a signal."""
+        if self.status is None:
+            self.status = self.forks.ask({"wait": self.pid})["status"]
+        return self.status
+
+    def told(self):
+        """Whatever it still writes to both until it ends."""
+        return self.stdout.read(), self.stderr.read()
+
+    def close(self):
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)  # which a stopped one takes, too
+            self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            stream.close()
+
+
+@pytest.fixture(scope="module")
+def forks():
+    with contextlib.closing(Forks()) as running:
+        yield running
+
+
 class Fleet:
     """Processes that want the same artifact of one store."""
 
-    def __init__(self, uri, folder):
+    def __init__(self, forks, uri, folder):
+        self.forks = forks
         self.uri = uri
         self.store = raw_store(uri)
         self.shared = folder
         self.processes = []
 
     def start(self, count, kind="bytes", *, gated=False, skew_s=0.0, **terms):
-        """Processes that have imported everything and start as one."""
+        """Processes that have opened the store and start as one."""
         begun = []
         for number in range(count):
             options = {
@@ -454,24 +514,13 @@ class Fleet:
                 "gated": gated,
                 "terms": terms,
                 "skew_s": skew_s * number,
+                "emulator": os.environ.get("STORAGE_EMULATOR_HOST"),
             }
-            command = [sys.executable, "-m", "tests.cache.flight_process", json.dumps(options)]
-            begun.append(
-                subprocess.Popen(
-                    command,
-                    cwd=REPOSITORY,
-                    text=True,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
-            )
-        self.processes += begun
+            begun.append(Fork(self.forks, options))
+            self.processes.append(begun[-1])
         for process in begun:
-            assert process.stdout
-            assert process.stdout.readline() == "ready\n", process.communicate()[1]
+            assert process.stdout.readline() == "ready\n", process.told()[1]
         for process in begun:
-            assert process.stdin
             process.stdin.write("go\n")
             process.stdin.flush()
         return begun
@@ -508,8 +557,8 @@ class Fleet:
 
     def results(self, processes):
         """What each got, and what it wrote to standard error."""
-        told = [process.communicate(timeout=WAIT_S_MAX) for process in processes]
-        assert [process.returncode for process in processes] == [0] * len(processes), told
+        told = [process.told() for process in processes]
+        assert [process.wait() for process in processes] == [0] * len(processes), told
         return [json.loads(out) | {"said": said} for out, said in told]
 
     def stored(self):
@@ -518,10 +567,7 @@ class Fleet:
 
     def close(self):
         for process in self.processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
-            process.kill()
-            process.communicate()
+            process.close()
 
 
 @pytest.fixture(params=["a folder", "a bucket"])
@@ -533,10 +579,10 @@ def uri(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def fleet(uri, tmp_path):
+def fleet(forks, uri, tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
-    with contextlib.closing(Fleet(uri, shared)) as made:
+    with contextlib.closing(Fleet(forks, uri, shared)) as made:
         yield made
 
 
@@ -578,7 +624,8 @@ def test_when_the_holder_is_killed_one_takes_over_and_the_others_hit(fleet):
     processes = fleet.start(6, gated=True, ttl_s=3.0)
     killed = fleet.maker(1)
     (holder,) = [process for process in processes if process.pid == killed]
-    holder.send_signal(signal.SIGKILL)
+    os.kill(killed, signal.SIGKILL)
+    assert holder.wait() == -signal.SIGKILL
     heir = fleet.maker(2)
     fleet.until(lambda: fleet.lease()["renewals"] > RENEWALS_A_TTL)  # the others could have come in by then
     fleet.let(heir)
