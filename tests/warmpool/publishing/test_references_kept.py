@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,25 @@ def test_under_a_name_of_somebodys_choice_the_references_of_what_was_begun_do_no
     assert again.known.target().references == ()
 
 
-@pytest.mark.slow
-def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_removed(tmp_path: Path) -> None:
-    """Whichever version made the references, and however many versions of other weights there were since."""
-    toy = Toy(tmp_path)
-    first, heard = toy.publish()
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a toy that was published; no test changes it."""
+    folder = tmp_path_factory.mktemp("published")
+    first, heard = Toy(folder).publish()
     assert (first.compiled, len(heard.compiled)) == (2, 5)
+    assert first.references == 3  # at 1, 2 and 3: the bucket's own size its compile ran
+    return folder
+
+
+@pytest.fixture
+def toy(published: Path, tmp_path: Path) -> Toy:
+    """A copy of it."""
+    return Toy(Path(shutil.copytree(published, tmp_path / "copy")))
+
+
+@pytest.mark.slow
+def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_removed(toy: Toy) -> None:
+    """Whichever version made the references, and however many versions of other weights there were since."""
     store = open_store(toy.settings)
     bottom = LocalStore(toy.store)
     for factor in (3.0, 4.0):
@@ -75,7 +89,7 @@ def test_new_weights_compile_nothing_after_everything_that_is_not_needed_was_rem
 @pytest.mark.slow
 def test_a_reference_that_does_not_load_again_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who compiled it ran it, which says nothing of what was serialised."""
-    toy = Toy(tmp_path)
+    toy = Toy(tmp_path, seq=2)
     really = ReferenceRuns._run
 
     def damaging(self: ReferenceRuns, worker: str, entry: Any, point: Any, **more: Any) -> str:
@@ -91,10 +105,7 @@ def test_a_reference_that_does_not_load_again_is_not_stored(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_a_publish_that_compiles_nothing_but_references_says_so(tmp_path: Path) -> None:
-    toy = Toy(tmp_path)
-    first, _ = toy.publish()
-    assert (first.compiled, first.references) == (2, 3)  # at 1, 2 and 3: the bucket's own size its compile ran
+def test_a_publish_that_compiles_nothing_but_references_says_so(toy: Toy) -> None:
     (version,) = survey(open_store(toy.settings)).versions
     for target in version.targets.values():
         for key in target.references:

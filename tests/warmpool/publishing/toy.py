@@ -14,7 +14,7 @@ import numpy as np
 from warmpool.model import Dim, Model, Tensor
 
 batch = Dim("batch", max=4, sizes={sizes}, batch=True)
-seq = Dim("seq", max=4, sizes=(4,))
+seq = Dim("seq", max={seq}, sizes=({seq},))
 
 def predict(params, x):
     return x.sum(axis=1) {operation} params["factor"]
@@ -54,10 +54,12 @@ class Toy:
 
     Args:
         folder: A folder for the store, the author's files and the key, empty or with what another one put there.
+        seq: The only size that its rows have; of 4 it is proved with references at 1, 2 and 3, of 2 with one at 1.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, seq: int = 4) -> None:
         self.folder = folder
+        self.seq = seq
         self.store = folder / "store"
         if not (folder / "key").exists():
             Signer.generate().write(folder / "key")
@@ -68,7 +70,8 @@ class Toy:
     ) -> Path:
         path = self.folder / "author" / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(textwrap.dedent(MODEL.format(factor=factor, sizes=sizes, name=name, operation=operation)))
+        text = MODEL.format(factor=factor, sizes=sizes, seq=self.seq, name=name, operation=operation)
+        path.write_text(textwrap.dedent(text))
         return path
 
     def publish(
