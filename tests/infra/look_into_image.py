@@ -53,7 +53,7 @@ installed = list(metadata.distributions(path=[str(SITE)]))
 dependencies = {
     Path(str(one.locate_file(file))) for one in installed if one.name != "xla-warmpool" for file in one.files or ()
 }
-sources = [path for path in dependencies if path.suffix == ".py"]
+sources = [path for path in dependencies if path.suffix == ".py" and "tests" not in path.parts]
 ours = [path for path in files if path.suffix == ".py" and path.is_relative_to("/usr/lib")]
 ours += [path for path in files if path.suffix == ".py" and path.is_relative_to("/app")]
 ours += [path for name in OWN for path in Path(SITE, name).rglob("*.py")]
