@@ -1,9 +1,10 @@
 """Clients that send at fixed times, whether answers have come or not, all in one process beside the server's.
 
 `python -m benchmarks.paced_client PLAN`: sends the requests of a plan in turn, one every `every_s`, each over a
-connection that has nothing under way, until its standard input ends; prints when each was due and answered, and writes
-the responses into a file. A latency counts from when a request was due: a server that stops for a while is charged with
-all that would have come meanwhile (G. Tene, How NOT to Measure Latency, 2013).
+connection that has nothing under way, until its standard input ends; prints when each was due and answered and how late
+it was sent, and writes the responses into a file. A latency counts from when a request was due: a server that stops for
+a while is charged with all that would have come meanwhile (G. Tene, How NOT to Measure Latency, 2013). How late it was
+sent is told apart, since this process has to wait for a processor, too.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ LATE_S_MAX = 60.0  # so long the last answers are waited for
 def paced(
     port: int, requests: list[bytes], every_s: float, connections: int, until: IO[str]
 ) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Send requests in turn until a stream ends; of each its number, when it was due and answered (s); the responses.
+    """Send requests in turn until a stream ends; of each its number, when due and answered, and how late sent (s).
+
+    With them come the responses, in the same order.
 
     Raises:
         TimeoutError: Not all were answered.
     """
     done: list[dict[str, Any]] = []
     responses: list[bytes] = []
+    late_s: list[float] = []  # by number
     with contextlib.ExitStack() as open_ones, selectors.DefaultSelector() as selector:
         free: deque[Client] = deque()
         for _ in range(connections):
@@ -43,6 +47,7 @@ def paced(
         begin_s, sent, over_s = time.perf_counter(), 0, 0.0
         while not over_s or len(free) < connections:
             while not over_s and free and (due_s := begin_s + sent * every_s) <= time.perf_counter():
+                late_s.append(time.perf_counter() - due_s)
                 free.popleft().send(sent, requests[sent % len(requests)], due_s)
                 sent += 1
             wait_s = begin_s + sent * every_s - time.perf_counter() if free and not over_s else LATE_S_MAX
@@ -55,7 +60,9 @@ def paced(
                     selector.unregister(until)
                 elif (response := key.data.read()) is not None:
                     now_s = time.perf_counter()
-                    done.append({"number": key.data.number, "sent_s": key.data.sent_s, "answered_s": now_s})
+                    number = key.data.number
+                    times = {"sent_s": key.data.sent_s, "late_s": late_s[number], "answered_s": now_s}
+                    done.append({"number": number, **times})
                     responses.append(response)
                     free.append(key.data)
     return done, responses
