@@ -1,4 +1,4 @@
-"""`warmpool cache explain`, run as a process: what it says of a store that was made so is known beforehand."""
+"""`warmpool cache explain`: what it says of a store that was made so is known beforehand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cache.quarantine import quarantine
 from cache.signed_store import SignedStore
 from cache.signing import ANYONE, Signer
 from tests.tiny import BATCH, LENGTH, METHODS, SEQ
-from tests.warmpool.command import warmpool
+from tests.warmpool.command import in_process, warmpool
 from warmpool import manifest as stored
 from warmpool.cache_commands.explanation import needed
 from warmpool.manifest import Manifest, Serving, Target, encode, executable_path, target_path
@@ -36,7 +36,7 @@ def store(own_store):
 
 def run(store, *arguments, **environment):
     """The command on a store whose content is not signed."""
-    return warmpool("cache", "explain", *arguments, "--store", str(store.root), "--allow-unsigned", **environment)
+    return in_process("cache", "explain", *arguments, "--store", str(store.root), "--allow-unsigned", **environment)
 
 
 def explained(store, *arguments, status, **environment):
@@ -111,6 +111,13 @@ def test_where_it_was_published_everything_is_there(store, fingerprint):
     keys = [one.key for one in target_of(store, fingerprint.digest).executables]
     assert [one["key"] for one in machine["executables"]] == [one["listed_key"] for one in machine["executables"]]
     assert [one["key"] for one in machine["executables"]] == keys
+
+
+def test_a_process_says_the_same(store):
+    done = warmpool("cache", "explain", "tiny", "--store", str(store.root), "--allow-unsigned", "--json")
+    assert done.returncode == 0, done
+    (machine,) = json.loads(done.stdout)["machines"]
+    assert machine == explained(store, "tiny", status=0)
 
 
 def test_for_another_machine_each_ingredient_is_named_with_both_values(store, fingerprint):

@@ -28,6 +28,7 @@ from cache import opening
 from cache.errors import NotStored
 from cache.local_store import LocalStore
 from cache.settings import StoreSettings
+from cache.signing import Signer
 from tests.warmpool.publishing.toy import Heard
 from warmpool.forking import Zygote
 from warmpool.publishing import publish as publishing
@@ -119,6 +120,7 @@ def publish(request: dict[str, Any], answer: int) -> None:
             model_file=Path(request["model"]),
             store=StoreSettings(store=request["store"], signing_key=request["key"]),
             version=request["version"],
+            platform="cpu",
         ),
         heard,
     )
@@ -155,8 +157,9 @@ def main() -> None:
     import jax
 
     jax.config.update("jax_platforms", "cpu")
+    Signer.generate()  # imports what every fork would
     with ExitStack() as stack:
-        jax_zygote, jaxlib_zygote = (stack.enter_context(Zygote.start(kind)) for kind in ("jax", "jaxlib"))
+        jax_zygote, jaxlib_zygote = (stack.enter_context(Zygote.start(kind)) for kind in ("compiling", "jaxlib"))
         SharedChildren.zygotes = (jax_zygote, jaxlib_zygote)
         for line in sys.stdin:
             sys.stdout.write(json.dumps(answered(json.loads(line))) + "\n")

@@ -51,7 +51,7 @@ def around_trials(
 def test_what_is_not_what_was_asked_for_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    toy = Toy(tmp_path)
+    toy = Toy(tmp_path, seq=2)
     really = Jobs._compile
     others: dict[str, Any] = {"ingredients": {"program": "another"}, "kind": "program", "key": "ab" * 32}
 
@@ -69,7 +69,7 @@ def test_what_is_not_what_was_asked_for_is_not_stored(
 def test_what_is_changed_after_its_trial_is_stored_as_it_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy = Toy(tmp_path)
+    toy = Toy(tmp_path, seq=2)
     around_trials(monkeypatch, after=lambda entry, file: changed(entry, file, NO_CODE))
     summary, _ = toy.publish()
     assert summary.compiled == 2
@@ -83,7 +83,7 @@ def test_what_is_changed_after_its_trial_is_stored_as_it_was_tried(
 
 def test_what_is_changed_before_its_trial_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By something that answers as well as it does."""
-    toy = Toy(tmp_path)
+    toy = Toy(tmp_path, seq=2)
     around_trials(monkeypatch, before=lambda entry, file: changed(entry, file, calling=None))
     with pytest.raises(PublishError, match="its artifact was changed while it was tried"):
         toy.publish()
