@@ -1,12 +1,7 @@
-"""One of a fleet that wants an artifact, a fork of `python -m tests.cache.flight_process DESCRIPTOR`.
+"""One of a fleet that wants an artifact: `main` in a process of its own.
 
 It says "ready" when it has opened the store, starts when it is told to on standard input, and prints one JSON object
 that says what it got. What it makes, it notes in a folder that the whole fleet shares.
-
-What the forks come from has imported all but jax, once for all of them. It is asked over a socket of datagrams:
-
-    options + the descriptors of standard input, output and error  -->  {"pid"}
-    {"wait": pid}  -->  {"status": exit status, negative for a signal}, when that one has ended
 """
 
 from __future__ import annotations
@@ -15,11 +10,10 @@ import hashlib
 import json
 import logging
 import os
-import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from cache.artifact import Header, pack, unpack
 from cache.errors import CacheError, NotStored
@@ -115,43 +109,3 @@ def main(options: dict[str, Any]) -> None:
 def tell(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-def in_fork(options: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    status = 1
-    try:
-        for number, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        main(options)
-        status = 0
-    except BaseException:  # noqa: BLE001  nothing may unwind into the parent's loop
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def serve(control: socket.socket) -> None:
-    """Fork one for each request until nobody asks any more."""
-    import cache.gcs_store  # noqa: F401  what opening a bucket would import
-
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 3)
-        if not data:
-            return
-        request = json.loads(data)
-        if "wait" in request:
-            answer = {"status": os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])}
-        else:
-            answer = {"pid": os.fork()}
-            if answer["pid"] == 0:
-                control.close()
-                in_fork(request, descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
-        control.send(json.dumps(answer).encode())
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,13 +1,9 @@
-"""Where a store under test lies, so that other processes open the same one; and what those do with it.
-
-`python -m tests.cache.store_place PLACE COMMAND ...` runs one of `COMMANDS` in a process.
-"""
+"""Where a store under test lies, so that other processes open the same one; and what those do with it."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +16,7 @@ import msgspec
 from cache.far_store import Remote
 from cache.local_store import LocalStore
 from cache.read_through import ReadThroughStore
+from tests.cache.forks import Fork
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE_BYTES_MAX = 1 << 30
@@ -56,29 +53,14 @@ class Place:
         return GcsStore(self.bucket, "some/folder", client_of(self.url))
 
 
-class Child(subprocess.Popen[str]):
-    """A process that runs one of `COMMANDS`."""
-
-    def hear(self) -> str:
-        """The next line that it says, "" if it ended."""
-        assert self.stdout
-        return self.stdout.readline().rstrip("\n")
-
-    def tell(self, line: str) -> None:
-        assert self.stdin
-        self.stdin.write(f"{line}\n")
-        self.stdin.flush()
-
-
-def start(place: Place, command: str, *arguments: object) -> Child:
+def start(place: Place, command: str, *arguments: object) -> Fork:
     """One of `COMMANDS` in a process."""
-    return Child(
-        [sys.executable, "-m", __name__, msgspec.json.encode(place).decode(), command, *map(str, arguments)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return Fork(f"{__name__}:run", msgspec.to_builtins(place), command, *map(str, arguments))
+
+
+def run(place: dict[str, str], command: str, *arguments: str) -> None:
+    """In that process."""
+    COMMANDS[command](msgspec.convert(place, Place).open(), *arguments)
 
 
 def say(line: str) -> None:
@@ -135,6 +117,3 @@ def local_path(store: Remote, path: str) -> None:
 COMMANDS: dict[str, Callable[..., None]] = {
     command.__name__: command for command in (write, race, count, put_file, compare, local_path)
 }
-
-if __name__ == "__main__":
-    COMMANDS[sys.argv[2]](msgspec.json.decode(sys.argv[1], type=Place).open(), *sys.argv[3:])

@@ -7,12 +7,8 @@ import hashlib
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -29,8 +25,8 @@ from cache.opening import raw_store
 from cache.signing import ANYONE
 from cache.single_flight import PAUSE_S_MAX, Flight, Found, Terms, Turn, fetch_or_make, pauses
 from tests.cache.flight_process import KEY, PATH
+from tests.cache.forks import Fork
 
-REPOSITORY = Path(__file__).parents[2]
 WAIT_S_MAX = 120.0
 LEASE = f"leases/{KEY}"
 FAILURE = f"failures/{KEY}"
@@ -435,69 +431,10 @@ def test_threads_of_one_process_are_a_fleet_too(store):
 # A fleet.
 
 
-class Forks:
-    """What the processes of all fleets are forks of."""
-
-    def __init__(self):
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "tests.cache.flight_process", str(theirs.fileno())]
-        with theirs:
-            self.process = subprocess.Popen(
-                command, cwd=REPOSITORY, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
-
-    def ask(self, request, *descriptors):
-        socket.send_fds(self.control, [json.dumps(request).encode()], descriptors)
-        return json.loads(self.control.recv(1 << 16))
-
-    def close(self):
-        self.control.close()
-        self.process.wait(WAIT_S_MAX)
-
-
-class Fork:
-    """A process of a fleet, and our ends of its standard files."""
-
-    def __init__(self, forks, options):
-        (stdin, write), (read, stdout), (read_said, stderr) = os.pipe(), os.pipe(), os.pipe()
-        self.forks = forks
-        self.pid = forks.ask(options, stdin, stdout, stderr)["pid"]
-        for theirs in (stdin, stdout, stderr):
-            os.close(theirs)
-        self.stdin = os.fdopen(write, "w")
-        self.stdout = os.fdopen(read)
-        self.stderr = os.fdopen(read_said)
-        self.status = None
-
-    def wait(self):
-        """Its exit status, negative for a signal."""
-        if self.status is None:
-            self.status = self.forks.ask({"wait": self.pid})["status"]
-        return self.status
-
-    def told(self):
-        """Whatever it still writes to both until it ends."""
-        return self.stdout.read(), self.stderr.read()
-
-    def close(self):
-        if self.status is None:
-            os.kill(self.pid, signal.SIGKILL)  # which a stopped one takes, too
-            self.wait()
-        for stream in (self.stdin, self.stdout, self.stderr):
-            stream.close()
-
-
-@pytest.fixture(scope="module")
-def forks():
-    with contextlib.closing(Forks()) as running:
-        yield running
-
-
 class Fleet:
     """Processes that want the same artifact of one store."""
 
-    def __init__(self, forks, uri, folder):
-        self.forks = forks
+    def __init__(self, uri, folder):
         self.uri = uri
         self.store = raw_store(uri)
         self.shared = folder
@@ -516,13 +453,12 @@ class Fleet:
                 "skew_s": skew_s * number,
                 "emulator": os.environ.get("STORAGE_EMULATOR_HOST"),
             }
-            begun.append(Fork(self.forks, options))
+            begun.append(Fork("tests.cache.flight_process:main", options, tells_errors=True))
             self.processes.append(begun[-1])
         for process in begun:
-            assert process.stdout.readline() == "ready\n", process.told()[1]
+            assert process.hear() == "ready", process.rest()[1]
         for process in begun:
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            process.tell("go")
         return begun
 
     def makers(self):
@@ -557,7 +493,7 @@ class Fleet:
 
     def results(self, processes):
         """What each got, and what it wrote to standard error."""
-        told = [process.told() for process in processes]
+        told = [process.rest() for process in processes]
         assert [process.wait() for process in processes] == [0] * len(processes), told
         return [json.loads(out) | {"said": said} for out, said in told]
 
@@ -567,6 +503,7 @@ class Fleet:
 
     def close(self):
         for process in self.processes:
+            process.kill()
             process.close()
 
 
@@ -579,10 +516,10 @@ def uri(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def fleet(forks, uri, tmp_path):
+def fleet(uri, tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
-    with contextlib.closing(Fleet(forks, uri, shared)) as made:
+    with contextlib.closing(Fleet(uri, shared)) as made:
         yield made
 
 
