@@ -12,7 +12,7 @@ from cache.jax_cache import JaxCache
 from cache.signing import Signer
 from tests.cache.gcs_server import GcsServer
 from tests.cache.jax_job import run_job
-from tests.warmpool.command import assert_one_line, warmpool
+from tests.warmpool.command import assert_one_line, in_process, warmpool
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def sync(request, tmp_path):
     def run(folder, *flags, key="key", trusted=""):
         keys = ("--trusted-keys", str(tmp_path / trusted)) if trusted else ("--signing-key", str(tmp_path / key))
         arguments = ("--jax-cache", str(folder), uri, "--json", *keys, *flags)
-        result = warmpool("cache", "sync", *arguments, **environment)
+        result = in_process("cache", "sync", *arguments, **environment)
         assert result.stdout, result.stderr
         return result.returncode, json.loads(result.stdout)
 
@@ -172,12 +172,12 @@ def test_a_person_is_told_in_lines(compiled, tmp_path):
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = warmpool("cache", "sync", *arguments)
+    result = in_process("cache", "sync", *arguments)
     result.stderr = "\n".join(line for line in result.stderr.splitlines() if "UNSIGNED content" not in line)
     assert_one_line(result, "cache", *words)
 
 
 def test_the_folder_has_to_be_named():
-    result = warmpool("cache", "sync", "store")
+    result = in_process("cache", "sync", "store")
     assert result.returncode == 2
     assert "--jax-cache" in result.stderr

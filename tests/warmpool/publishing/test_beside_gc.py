@@ -37,14 +37,14 @@ def meddled(toy: Toy, bottom: LocalStore) -> SignedStore:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a toy that was published; no test changes it."""
     folder = tmp_path_factory.mktemp("published")
-    Toy(folder).publish("1")
+    Toy(folder, seq=2).publish("1")
     return folder
 
 
 @pytest.fixture
 def toy(published: Path, tmp_path: Path) -> Toy:
     """A copy of it."""
-    return Toy(Path(shutil.copytree(published, tmp_path / "copy")))
+    return Toy(Path(shutil.copytree(published, tmp_path / "copy")), seq=2)
 
 
 def given_up(toy: Toy) -> SignedStore:
@@ -125,7 +125,7 @@ def test_what_is_removed_just_before_a_version_is_visible_is_stored_again(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By somebody who does not ask whether it was written since."""
-    toy = Toy(tmp_path)
+    toy = Toy(tmp_path, seq=2)
 
     def remove(other: LocalStore) -> None:
         for entry in list(other.entries("")):
@@ -141,7 +141,7 @@ def test_what_is_removed_just_before_a_version_is_visible_is_stored_again(
 def test_a_name_that_somebody_else_takes_meanwhile_is_not_taken_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy = Toy(tmp_path)
+    toy = Toy(tmp_path, seq=2)
 
     def take(_: LocalStore) -> None:
         monkeypatch.setattr(publishing, "open_store", open_store)

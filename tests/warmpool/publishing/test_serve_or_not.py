@@ -24,7 +24,7 @@ from warmpool.publishing.publish import Options, Summary, publish
 MODEL = """
 from warmpool.model import Dim, Model, Tensor
 
-batch = Dim("batch", max=2, sizes=(1, 2), batch=True)
+batch = Dim("batch", max=2, sizes=(1,), batch=True)
 
 def predict(params, x):
     return x * params["factor"]
