@@ -20,8 +20,11 @@ WAIT_S_MAX = 300
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("store")
+def store(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the model with the fewest executables is published, whose network was trained before."""
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setenv("WARMPOOL_DIGITS_CHECKPOINT", str(checkpoint))
+        yield tmp_path_factory.mktemp("store")
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def started(store: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], l
     chosen = [
         text for pair in zip(("--port", "--http-port", "--grpc-port"), map(str, ports), strict=True) for text in pair
     ]
-    command = [sys.executable, "-m", "examples.run", "--models", "options", "--store", str(store), *chosen, *flags]
+    command = [sys.executable, "-m", "examples.run", "--models", "digits", "--store", str(store), *chosen, *flags]
     environment = {name: value for name, value in os.environ.items() if name != "ONCE"}
     run = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -64,7 +67,7 @@ def test_one_run_publishes_serves_asks_and_ends_and_the_next_compiles_nothing(st
     with started(store, "--once") as (run, ports):
         said, _ = run.communicate(timeout=WAIT_S_MAX)
         assert run.returncode == 0, said
-        assert "3 of 3 answers are right" in said
+        assert "2 of 2 answers are right" in said
         assert "primary lane, bucket batch=" in said
         assert "cold start" in said
         assert_free(ports)
