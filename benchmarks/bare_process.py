@@ -28,7 +28,7 @@ class Device:
         from jaxlib import _jax, xla_client
 
         self._jax = _jax
-        client: Any = xla_client.make_cpu_client()
+        client: Any = xla_client.make_cpu_client(asynchronous=False)  # as a lane's
         self._client = client
         (self._device,) = client.local_devices()
         self._devices = _jax.DeviceList((self._device,))

@@ -114,7 +114,9 @@ class Runtime:
         sys.modules.setdefault("jax", None)  # type: ignore[arg-type]
         from jaxlib import xla_client
 
-        client: Any = xla_client.make_cpu_client(num_devices=device_count if device_count > 1 else None)
+        # A run is waited for at once: a thread of XLA that begins it would be one more to wake, and to be woken by.
+        devices = device_count if device_count > 1 else None
+        client: Any = xla_client.make_cpu_client(asynchronous=False, num_devices=devices)
         compiles_seen = _count_compiles() if sys.modules.get("jax") else lambda: 0
         return cls(client, client.local_devices()[:device_count], compiles_seen)
 

@@ -123,6 +123,24 @@ def loads_and_drops_in_other_threads_do_not_count_as_compiles(folder: Path) -> N
     assert runtime.loaded == 0
 
 
+def a_run_is_begun_by_no_other_thread(folder: Path) -> None:
+    runtime = Runtime.open("jaxlib")
+    executable = loaded(runtime, folder, "hungry")
+    arguments = placed_by(executable, programs.ARGUMENTS["hungry"])
+    executable.run(arguments)
+    before = beginnings()
+    for _ in range(10):
+        executable.run(arguments)
+    assert beginnings() - before < 10, (before, beginnings())
+
+
+def beginnings() -> int:
+    """How often threads of XLA that begin runs have gone to sleep."""
+    folders = [one for one in Path("/proc/self/task").iterdir() if "Execute" in (one / "comm").read_text()]
+    told = [(one / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2] for one in folders]
+    return sum(int(one.split()[0]) for one in told)
+
+
 def a_compile_is_counted_with_jax(folder: Path) -> None:
     runtime = Runtime.open("jax")
     assert runtime.compiles() == 0

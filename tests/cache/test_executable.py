@@ -19,6 +19,7 @@ from tests.cache.programs import DEVICES, NAMES, SPREAD
 CHECKS = (
     "dropped_executables_do_not_count_as_compiles",
     "loads_and_drops_in_other_threads_do_not_count_as_compiles",
+    "a_run_is_begun_by_no_other_thread",
     "a_compile_is_counted_with_jax",
     "a_compile_is_counted_without_jax",
     "aligned_memory_is_aliased",
