@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import msgspec
 import numpy as np
 import pytest
@@ -22,10 +23,10 @@ from cache.settings import StoreSettings
 from cache.signing import ANYONE
 from cache.wanted import want, wanted
 from tests.instance_process import InstanceProcess, inferred
-from tests.warmpool.command import warmpool
-from tests.warmpool.publishing.toy import Toy
+from tests.warmpool.publishing.toy import Heard, Toy
 from warmpool import cli, wire
 from warmpool.manifest import Target, executable_path, program_path, target_path, weights_path
+from warmpool.publishing.publish import Options, publish
 from warmpool.survey import survey
 
 SIZES = (1, 2)
@@ -258,8 +259,7 @@ def test_a_method_that_refused_symbolic_dimensions_is_a_clear_problem(tmp_path, 
     toy = Toy(tmp_path)
     file = toy.model_file()
     file.write_text(REFUSING)
-    done = warmpool("publish", str(file), "--store", str(toy.store), "--signing-key", toy.settings.signing_key)
-    assert done.returncode == 0, done.stderr
+    publish(Options(model_file=file, store=toy.settings), Heard())
     shutil.rmtree(file.parent)
     filled = Filled(toy, capsys)
     (version,) = survey(filled.store).versions
@@ -340,13 +340,14 @@ def test_a_platform_that_is_not_there_is_told_in_one_line(filled):
 # Another kind of machine
 
 
-def test_for_another_kind_of_machine_everything_is_compiled_and_an_instance_there_serves(filled, tmp_path):
+def test_for_another_kind_of_machine_everything_is_compiled_and_an_instance_there_serves(filled, tmp_path, monkeypatch):
     """The same processor with other flags of XLA: none of its executables may be used by the other, nor are they."""
     before = filled.content()
-    flags = ("--store", str(filled.toy.store), "--signing-key", filled.toy.settings.signing_key)
-    done = warmpool("cache", "fill", "--json", *flags, XLA_FLAGS=OTHER_FLAGS)
-    assert done.returncode == 0, done.stderr
-    outcome = Outcome(done.returncode, done.stdout, done.stderr)
+    jax.devices()  # this process keeps the flags that it has
+    with monkeypatch.context() as environment:
+        environment.setenv("XLA_FLAGS", OTHER_FLAGS)
+        outcome = filled.run("--json")
+    assert outcome.status == 0, outcome.err
     assert {name: (one["executables"], one["compiled"]) for name, one in outcome.filled.items()} == {
         "toy/2": (4, 4),
         "other/1": (2, 2),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -17,7 +19,8 @@ from tests.cache.gcs_server import GcsServer
 from tests.edges import assert_same, inputs_for, sizes_of
 from tests.instance_process import InstanceProcess, serving, wait_until
 from tests.tiny import publish_tiny
-from tests.warmpool.command import assert_one_line, warmpool
+from tests.warmpool.command import assert_one_line, in_process, warmpool
+from warmpool.survey import survey
 
 METHODS = ("predict", "tokens")
 MODEL = """
@@ -40,21 +43,44 @@ model = Model(
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    (tmp_path / "server").mkdir()
-    with GcsServer(tmp_path / "server") as server:
-        server.client().create_bucket("bucket")
+@contextlib.contextmanager
+def reached(folder, monkeypatch):
+    """A server of the buckets in a folder, for this process and those that it starts."""
+    with GcsServer(folder / "server") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield server
+
+
+def settings_in(folder):
+    return StoreSettings(store="gs://bucket/pre", signing_key=str(folder / "signing"))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The folder of a server whose bucket has the methods, and of the keys of who published them; no test uses it."""
+    folder = tmp_path_factory.mktemp("published")
+    (folder / "server").mkdir()
+    Signer.generate().write(folder / "signing")
+    with pytest.MonkeyPatch.context() as monkeypatch, reached(folder, monkeypatch) as server:
+        server.client().create_bucket("bucket")
+        publish_tiny(open_store(settings_in(folder)), methods=METHODS)
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    return folder
+
+
+@pytest.fixture
+def server(published, tmp_path, monkeypatch):
+    """A server of its own with a copy of that."""
+    shutil.copytree(published, tmp_path, dirs_exist_ok=True)
+    with reached(tmp_path, monkeypatch) as server:
         yield server
 
 
 @pytest.fixture
 def settings(server, tmp_path):
-    """A bucket, and the keys of who publishes into it."""
-    Signer.generate().write(tmp_path / "signing")
-    return StoreSettings(store="gs://bucket/pre", signing_key=str(tmp_path / "signing"))
+    """The bucket, and the keys of who published into it."""
+    return settings_in(tmp_path)
 
 
 def flags(settings):
@@ -75,7 +101,6 @@ def assert_all_warm(instance):
 
 
 def test_it_is_served_while_the_bucket_comes_and_goes(server, settings, tmp_path):
-    publish_tiny(open_store(settings), methods=METHODS)
     with serving(settings.store, tmp_path / "first", *flags(settings)) as first:
         assert_all_warm(first)
         assert_right(first)
@@ -102,7 +127,6 @@ def test_it_is_served_while_the_bucket_comes_and_goes(server, settings, tmp_path
 
 
 def test_nothing_of_it_is_known_where_it_was_never_read(server, settings, tmp_path):
-    publish_tiny(open_store(settings), methods=("predict",))
     server.stop()
     other = ("--cache-folder", str(tmp_path / "other"), "--port", "0", "--grpc-port", "0")
     result = warmpool("serve", "--store", settings.store, *flags(settings), *other)
@@ -111,7 +135,6 @@ def test_nothing_of_it_is_known_where_it_was_never_read(server, settings, tmp_pa
 
 
 def test_artifacts_come_side_by_side_and_meanwhile_it_answers_and_a_lane_may_die(server, settings, tmp_path):
-    publish_tiny(open_store(settings), methods=METHODS)
     with FaultProxy(server) as proxy:
         waiting: set[str] = set()
         held = threading.Event()
@@ -142,7 +165,6 @@ def test_artifacts_come_side_by_side_and_meanwhile_it_answers_and_a_lane_may_die
 
 
 def test_a_damaged_copy_is_fetched_again(server, settings, tmp_path):
-    publish_tiny(open_store(settings), methods=METHODS)
     with serving(settings.store, tmp_path / "first", *flags(settings)) as instance:
         assert_all_warm(instance)
     for folder in ("executables", "weights"):
@@ -160,15 +182,16 @@ def test_it_is_published_on_the_command_line_and_what_the_bucket_lost_is_made_ag
     publish = ("publish", str(tmp_path / "model.py"), "--store", settings.store, "--signing-key", settings.signing_key)
     first = warmpool(*publish)
     assert "4 executables compiled" in first.stdout + first.stderr, first
-    again = warmpool(*publish)
+    again = in_process(*publish)
     assert "nothing compiled" in again.stdout + again.stderr, again
     with serving(settings.store, tmp_path / "log", *flags(settings)) as instance:
         reply = instance.post("/v1/models/scaled:predict", {"instances": [1, 2]})
         assert reply.json()["predictions"] == [3.0, 6.0]
     store = open_store(replace(settings))
-    lost = store.names("executables")[0]
+    (target,) = next(one for one in survey(store).versions if one.manifest.model == "scaled").targets.values()
+    lost = target.executables[0].key
     store.delete(f"executables/{lost}")
-    mended = warmpool(*publish)
+    mended = in_process(*publish)
     assert "1 executables compiled" in mended.stdout + mended.stderr, mended
     assert lost in store.names("executables")
 
@@ -178,5 +201,5 @@ def test_a_bucket_that_may_not_be_read_is_told_in_one_line(server, settings):
         proxy.script.extend([answers(403, "somebody@example.test does not have storage.objects.list access")] * 1000)
         model = ("no-such-model.py", "--store", settings.store, "--signing-key", settings.signing_key)
         listed = ("cache", "ls", *model[1:])
-        result = warmpool(*listed, STORAGE_EMULATOR_HOST=proxy.url)
+        result = in_process(*listed, STORAGE_EMULATOR_HOST=proxy.url)
         assert_one_line(result, "cache", "GCS answered 403", "does not have storage.objects.list access")

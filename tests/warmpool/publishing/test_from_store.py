@@ -35,7 +35,7 @@ from warmpool.publishing.made import Made, PlaceMade
 from warmpool.publishing.missing import Missing, missing_places
 from warmpool.publishing.places import Place
 
-ONE, TWO, FOUR = (Place("predict", f"batch={size},seq=4") for size in (1, 2, 4))
+ONE, TWO, FOUR = (Place("predict", f"batch={size},seq=2") for size in (1, 2, 4))
 LADDER = [ONE.other, FOUR.other]  # of the CPU lane alone: the minimum, and as many rows as fit
 
 
@@ -56,7 +56,7 @@ class Stale:
     """A store whose version was published somewhere else: nothing of it is for this kind of machine."""
 
     def __init__(self, folder: Path) -> None:
-        toy = Toy(folder)
+        toy = Toy(folder, seq=2)
         summary, _ = toy.publish(sizes=(1, 2, 4))
         self.settings = toy.settings
         self.store: SignedStore = open_store(toy.settings)
@@ -117,7 +117,7 @@ def test_one_place_after_the_other_completes_a_target(stale: Stale) -> None:
     assert list(found) == [ONE, LADDER[0], TWO, FOUR, LADDER[1]], "the minimum sets first, then by size, and by lane"
     assert [one.minimum for one in found.values()] == [True, True, False, False, False]
     assert not any(one.stored for one in found.values())
-    assert found[FOUR].bucket == found[FOUR.other].bucket == {"batch": 4, "seq": 4}
+    assert found[FOUR].bucket == found[FOUR.other].bucket == {"batch": 4, "seq": 2}
     assert len({one.key for one in found.values()}) == len(found)
 
     made, told = stale.make([FOUR])
@@ -185,7 +185,7 @@ def test_a_target_without_its_minimum_set_is_not_put(stale: Stale) -> None:
 def test_another_plan_is_put_whole_or_not_at_all(stale: Stale) -> None:
     stale.make(None)
     before = stale.target()
-    plan = PlanSpec(buckets=tuple({"batch": size, "seq": 4} for size in (1, 3, 4)), fitted_s=1.7e9, observations=1000.0)
+    plan = PlanSpec(buckets=tuple({"batch": size, "seq": 2} for size in (1, 3, 4)), fitted_s=1.7e9, observations=1000.0)
     with pytest.raises(PublishError, match="batch=3"):
         stale.make(None, crashing=[3], replan={"predict": plan})
     assert stale.target() == before
