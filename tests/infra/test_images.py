@@ -33,6 +33,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
+EXAMPLES_LOCK = "examples/requirements-function.lock"  # with which `make image` builds functions
 # Of this run alone, so that nobody's earlier layers have the labels of it.
 TOLD = {"SOURCE": "an origin", "REVISION": uuid4().hex}
 NOBODY = 65532
@@ -76,7 +77,8 @@ class Images(dict[str, str]):
         started_s = time.monotonic()
         try:
             podman.make_base()
-            self[target] = podman.build(target, **TOLD)
+            lock = {"REQUIREMENTS": EXAMPLES_LOCK} if target == "function" else {}
+            self[target] = podman.build(target, **TOLD, **lock)
         except subprocess.CalledProcessError as error:
             pytest.fail(f"{error}: {error.stderr[-4000:]}")
         sys.stdout.write(f"{target} built in {time.monotonic() - started_s:.0f} s\n")
@@ -209,7 +211,7 @@ def pins(lock: str) -> tuple[dict[str, str], set[str]]:
 
 
 LOCKS = {
-    "function": "infra/images/requirements-function.lock",
+    "function": EXAMPLES_LOCK,
     "instance": "infra/images/requirements-instance-cpu.lock",
     "publisher": "infra/images/requirements-publisher.lock",
 }
@@ -255,6 +257,18 @@ def test_all_of_python_works_and_its_bytecode_is_there(seen, target):
 def test_a_function_has_neither_jax_nor_numpy_and_an_instance_no_training(seen):
     assert not {"jax", "jaxlib", "numpy", "grpcio"} & seen["function"]["packages"].keys()
     assert not {"flax", "optax", "orbax-checkpoint"} & seen["instance"]["packages"].keys()
+
+
+def test_every_function_of_the_examples_finds_what_it_needs(images):
+    """Text becomes tokens without the weights and without the hub, which are not in the image."""
+    script = (
+        "import importlib, importlib.util\n"
+        "digits, embed, options = (importlib.import_module(f'examples.{name}.function') for name in NAMES)\n"
+        "assert importlib.util.find_spec('huggingface_hub') is None\n"
+        "assert [file.suffix for file in embed.model_folder().iterdir() if file.suffix == '.safetensors'] == []\n"
+        "print(*embed.tokenizer().encode('a cat').tokens[:4])\n"
+    ).replace("NAMES", repr(("digits", "embed", "options")))
+    assert ran(images["function"], "-c", script, options=(PYTHON,)).strip() == "[CLS] a cat [SEP]"
 
 
 def test_images_are_no_larger_than_promised(images, seen):
