@@ -230,7 +230,14 @@ def test_an_endpoint_that_is_no_base_url_is_refused_at_the_start(endpoint):
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["", "-", "http://collector", "https://collector:4318/", "http://[::1]:4318/otlp", "HTTP://user:word@127.0.0.1:1/a/b"],
+    [
+        "",
+        "-",
+        "http://collector",
+        "https://collector:4318/",
+        "http://[::1]:4318/otlp",
+        "HTTP://user:word@127.0.0.1:1/a/b",
+    ],
 )
 def test_an_endpoint_that_is_a_base_url_is_taken(endpoint):
     assert Settings(store="s", otlp_endpoint=endpoint).otlp_endpoint == endpoint
