@@ -27,7 +27,7 @@ WRONG = 20.0
 def published_wrongly(store: Path, wrong: float) -> None:
     """Say of all executables of `options` that they took so many times as long when they were published."""
     (target,) = (store / "models" / "options").glob("*/targets/*.json")
-    document = json.loads(target.read_bytes())
+    document, _ = json.JSONDecoder().raw_decode(target.read_text())  # without a signature, if it had one
     for executable in document["executables"]:
         executable["cost_us"] *= wrong
     target.write_text(json.dumps(document))

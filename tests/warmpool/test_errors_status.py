@@ -19,6 +19,7 @@ ELSEWHERE = {
     "CacheCommandFailed": "command",
     "DeclarationError": "publish",
     "InstanceSilent": "client",
+    "NoLog": "command",
     "PortTaken": "start",
     "PoolUnavailable": "client",
     "ProofFailed": "publish",
