@@ -27,7 +27,7 @@ _IGNORED = Path(".containerignore")
 _LOCAL = "localhost/warmpool"
 _ORIGIN = ("git", "config", "--get", "remote.origin.url")
 _UNKNOWN = "unknown"
-_CREDENTIALS = ("^([a-z+]+://)[^/@]*@", r"\1")  # as sed -E has it, too
+_CREDENTIALS = ("^([a-z+]+://)[^/]*@", r"\1")  # as sed -E has it, too
 _LOGIN_USER = "oauth2accesstoken"  # what Artifact Registry calls whoever brings an access token
 
 

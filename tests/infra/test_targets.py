@@ -264,6 +264,7 @@ def test_terraform_takes_what_it_is_given_and_has_the_outputs_that_are_asked_for
         ("git@git.example:team/warmpool.git", "git@git.example:team/warmpool.git"),
         ("ssh://git@git.example/warmpool.git", "ssh://git.example/warmpool.git"),
         ("https://a-secret@git.example/a@b.git", "https://git.example/a@b.git"),
+        ("https://me:p@ss@git.example/w.git", "https://git.example/w.git"),
         ("/srv/warmpool.git", "/srv/warmpool.git"),
         ("", "unknown"),
     ],
