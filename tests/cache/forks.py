@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADED = ("cache.gcs_store", "cache.read_through", "cache.single_flight", "benchmarks.gameday.gcs_server")
 ENDED_S_MAX = 120.0
+HUNG_S = 240  # longer than any of them waits for anything
 
 
 class _Server:
@@ -135,6 +136,7 @@ def _serve(control: socket.socket) -> None:
 
 
 def _in_fork(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    signal.alarm(HUNG_S)  # nobody who reads what it says waits for ever
     status = 1
     try:
         for number, descriptor in enumerate(descriptors):

@@ -130,7 +130,6 @@ def test_it_ends_when_its_parent_dies_and_takes_its_workers_along(tmp_path):
     code = """
 import os, sys
 from warmpool.forking import Zygote
-from warmpool.zygote import _Dead
 zygote = Zygote.start("jaxlib")
 channel = zygote.fork("tests.warmpool.forked:echo", {"suffix": ""})
 print(zygote.process.pid, channel.recv(1000).decode(), flush=True)
@@ -152,7 +151,6 @@ import json, os, sys, threading
 from pathlib import Path
 from warmpool import zygote
 from warmpool.forking import Zygote
-from warmpool.zygote import _Dead
 
 def files(pid):
     return sorted({os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(file)})
