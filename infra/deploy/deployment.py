@@ -174,10 +174,11 @@ class Deployment:
 def roll_back(shell: Shell, pool: Pool, functions: Followers) -> None:
     """End a trial, or go back to the revision that had all requests before the last promotion.
 
-    Functions go back before the pool, as they came after it, so that none calls an older pool than it was made for.
+    Functions go back before the pool, and forward after it, so that none calls an older pool than it was made for. A
+    trial that ends leaves them as they are: it never reached them.
 
     Raises:
-        DeployError: There is nothing to go back to; or a function did not, and the pool did.
+        DeployError: There is nothing to go back to; or a function did not go, and the pool did.
     """
     service = pool.describe()
     stable = pool.stable_revision(service)
@@ -189,11 +190,29 @@ def roll_back(shell: Shell, pool: Pool, functions: Followers) -> None:
         goal = pool.tagged(service, PREVIOUS)
     if not goal:
         raise DeployError(f"no revision has the tag {PREVIOUS}, for make deploy promoted none: see make status")
-    failed = functions.roll_back(goal)
-    pool.send({goal: 100}, tags={PREVIOUS: stable} if goal != stable else {}, without=(CANARY, STABLE))
+    if goal == stable:
+        pool.send({goal: 100}, without=(CANARY, STABLE))
+        failed = []
+    else:
+        failed = _exchange(shell, pool, functions, stable, goal)
     if failed:
         raise DeployError(f"{goal} has all requests of the pool, but not every function went back: {'; '.join(failed)}")
     shell.say(f"{goal} has all requests")
+
+
+def _exchange(shell: Shell, pool: Pool, functions: Followers, stable: str, goal: str) -> list[str]:
+    """All of it to another revision; Cloud Run numbers them, with zeros in front. Returns which functions failed."""
+    forward = goal > stable
+    shell.line(f'if [ "${PREVIOUS}_revision" \\> "${STABLE}" ]; then')
+    if forward or shell.dry:
+        pool.send({goal: 100}, tags={PREVIOUS: stable}, without=(CANARY, STABLE))
+    shell.line("fi")
+    failed = functions.roll_back(goal)
+    shell.line(f'if ! [ "${PREVIOUS}_revision" \\> "${STABLE}" ]; then')
+    if not forward or shell.dry:
+        pool.send({goal: 100}, tags={PREVIOUS: stable}, without=(CANARY, STABLE))
+    shell.line("fi")
+    return failed
 
 
 def _repository(image: str) -> str:

@@ -7,12 +7,14 @@ itself knows what belongs together, and it goes back together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from infra.deploy.errors import CommandFailed, DeployError
 from infra.deploy.settings import Settings
 from infra.deploy.shell import Shell, hole
 
 _POOL = "pool"  # the label
+_READY = 'any(.status.conditions[]?; .type == "Ready" and .status == "True")'
 
 
 class Followers:
@@ -50,7 +52,7 @@ class Followers:
                 raise DeployError(f"the pool is done, but not all that follows it: {error}; run this again") from None
 
     def roll_back(self, pool: str) -> list[str]:
-        """Give the requests of each to the newest revision that belongs to this one of the pool; without one it stays.
+        """Give the requests of each to its newest ready revision that belongs to this one of the pool; or it stays.
 
         Returns:
             What failed; the others are back.
@@ -81,11 +83,12 @@ class Followers:
             self._shell.run("gcloud", "run", "services", "update-traffic", name, "--to-latest", *self._place, "--quiet")
 
     def _send_back(self, name: str, pool: str) -> None:
-        revision = self._shell.value(
-            "follower_revision", "gcloud", "run", "revisions", "list", f"--service={name}",
-            f"--filter=metadata.labels.{_POOL}={pool}", "--sort-by=~metadata.creationTimestamp", "--limit=1",
-            *self._place, "--format=value(metadata.name)",
+        revisions = self._shell.document(
+            "follower_revisions", "gcloud", "run", "revisions", "list", f"--service={name}",
+            f"--filter=metadata.labels.{_POOL}={pool}", "--sort-by=~metadata.creationTimestamp", *self._place,
+            "--format=json",
         )  # fmt: skip
+        revision = revisions.pick("follower_revision", f'[.[] | select({_READY})][0].metadata.name // ""', _first_ready)
         if not revision:
             self._shell.say(f"{name} stays: nothing of it was deployed with {pool}")
             return
@@ -95,3 +98,12 @@ class Followers:
             "--quiet",
         )  # fmt: skip
         self._shell.line("fi")
+
+
+def _first_ready(revisions: Any) -> str:
+    """The first that started, "" for none: an update that failed leaves a revision with its label, too."""
+    for one in revisions:
+        for condition in one.get("status", {}).get("conditions", ()):
+            if (condition.get("type"), condition.get("status")) == ("Ready", "True"):
+                return str(one["metadata"]["name"])
+    return ""

@@ -153,6 +153,7 @@ class Cloud:
             "tags": {},
             "followers": {},
             "functions": {},
+            "unready": [],
             "serving": {},
         }
 

@@ -91,8 +91,8 @@ def _follow(name: str) -> list[str]:
 
 def find(name: str, pool: str) -> str:
     """Looks for what of a function was deployed with a revision of the pool."""
-    wanted = f"--filter=metadata.labels.pool={pool} --sort-by=~metadata.creationTimestamp --limit=1"
-    return f"gcloud run revisions list --service=warmpool-dev-{name} {wanted} {PLACE} --format=value(metadata.name)"
+    wanted = f"--filter=metadata.labels.pool={pool} --sort-by=~metadata.creationTimestamp"
+    return f"gcloud run revisions list --service=warmpool-dev-{name} {wanted} {PLACE} --format=json"
 
 
 def send_back(name: str, revision: str) -> str:

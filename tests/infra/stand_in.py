@@ -65,18 +65,29 @@ def update_traffic(world, words):
 
 
 def revisions(world, words):
-    """The pool's as JSON, or the name of a function's newest one with a label."""
+    """The pool's, or a function's with a label, the newest first."""
     if not (label := flag(words, "--filter")):
         return json.dumps([revision(world, name) for name in world["images"]])
     name, pool = flag(words, "--service"), label.partition("=")[2]
     made = [number for number, of in enumerate(world["functions"].get(name, []), 1) if of == pool]
-    return f"{name}-{made[-1]:05}" if made else ""
+    return json.dumps([described(world, f"{name}-{number:05}") for number in reversed(made)])
 
 
 def revision(world, name):
-    conditions = [{"type": "Ready", "status": "True"}]
-    spec = {"containers": [{"image": world["images"][name]}]}
-    return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": conditions}}
+    return described(world, name) | {"spec": {"containers": [{"image": world["images"][name]}]}}
+
+
+def described(world, name):
+    active = {"type": "Active", "status": "False"}  # as without requests
+    ready = {"type": "Ready", "status": "False" if name in world["unready"] else "True"}
+    return {"metadata": {"name": name}, "status": {"conditions": [active, ready]}}
+
+
+def leave_unready(world, words):
+    """What Cloud Run keeps of a function's update that failed: a revision that has the label."""
+    made = world["functions"].setdefault(words[3], [])
+    made.append(pairs(flag(words, "--update-labels"))["pool"])
+    world["unready"].append(f"{words[3]}-{len(made):05}")
 
 
 GCLOUD = {
@@ -120,6 +131,10 @@ def main():
     for failing in world["failing"]:
         if failing in said:
             print(f"{tool}: no such luck", file=sys.stderr)
+            if flag(words, "--update-labels"):
+                leave_unready(world, words)
+                with open(WORLD, "w") as file:
+                    json.dump(world, file)
             return 3
     before = json.dumps(world)
     text = answer(world, tool, words)

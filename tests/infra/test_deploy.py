@@ -323,7 +323,12 @@ def test_a_rollback_takes_functions_then_the_pool_back_and_the_next_one_forward_
     ]  # fmt: skip
     assert deployed.world["shares"] == {"pool-00001": 100}
     assert deployed.world["serving"] == served(1)
+    before = len(deployed.calls())
     assert deployed.make("rollback").status == 0
+    assert deployed.calls()[before:] == [
+        OUTPUTS, DESCRIBE, PROMOTE, find("digits", "pool-00002"), send_back("digits", "00002"),
+        find("embed", "pool-00002"), send_back("embed", "00002"),
+    ]  # fmt: skip
     assert deployed.world["shares"] == {"pool-00002": 100}
     assert deployed.world["serving"] == served(2)
     assert deployed.make("deploy", **QUICK).status == 0
@@ -350,6 +355,18 @@ def test_what_a_deployment_did_not_reach_does_not_go_back_further_than_the_rest(
     assert deployed.world["serving"] == served(2)
 
 
+def test_a_rollback_leaves_out_a_functions_revision_that_never_started(deployed):
+    deployed.change(failing=["services update warmpool-dev-embed"])
+    assert deployed.make("deploy", **QUICK).status == 2  # of the functions alone: the pool has the image
+    assert deployed.world["unready"] == ["warmpool-dev-embed-00003"]
+    deployed.change(failing=[], digest="sha256:" + "c" * 64)
+    assert deployed.make("deploy", **QUICK).status == 0
+    assert deployed.make("rollback").status == 0
+    assert deployed.world["shares"] == {"pool-00002": 100}
+    assert deployed.world["serving"]["warmpool-dev-embed"] == "warmpool-dev-embed-00002=100"
+    assert deployed.world["serving"]["warmpool-dev-digits"] == "warmpool-dev-digits-00003=100"
+
+
 def test_a_function_that_does_not_go_back_keeps_neither_the_others_nor_the_pool(deployed):
     deployed.change(failing=["services update-traffic warmpool-dev-digits"])
     done = deployed.make("rollback")
@@ -365,10 +382,11 @@ def test_a_function_that_does_not_go_back_keeps_neither_the_others_nor_the_pool(
     }
 
 
-def test_a_rollback_ends_a_trial(cloud):
+def test_a_rollback_ends_a_trial_and_leaves_functions_as_they_are(cloud):
+    cloud.change(functions={"warmpool-dev-embed": ["pool-00001", "pool-00001"]})
     cloud.change(shares={"pool-00001": 90, "pool-00002": 10}, tags={"canary": "pool-00002", "previous": "pool-00000"})
     assert cloud.make("rollback").status == 0
-    assert cloud.calls()[-1] == BACK
+    assert cloud.calls() == [OUTPUTS, DESCRIBE, BACK]
     assert cloud.world["shares"] == {"pool-00001": 100}
     assert cloud.world["serving"] == {}
 

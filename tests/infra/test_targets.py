@@ -101,6 +101,26 @@ def test_the_script_of_a_deployment_without_functions_ends_well_too(cloud):
     assert cloud.calls()[-1] == FOLLOWERS[-1]
 
 
+@pytest.mark.skipif("WARMPOOL_CI" not in os.environ and not shutil.which("jq"), reason="there is no jq")
+@pytest.mark.parametrize("previous", ["pool-00000", "pool-00002"])
+def test_the_script_of_a_rollback_has_the_order_of_the_real_one_whichever_way_it_goes(cloud, previous):
+    ours = {"functions": {"warmpool-dev-embed": [previous, previous]}, "unready": ["warmpool-dev-embed-00002"]}
+    world = cloud.world | ours | {"tags": {"previous": previous}}
+    world["outputs"]["function_names"] = {"embed": "warmpool-dev-embed"}
+    cloud.world = world
+    script = cloud.make("rollback", DRY_RUN="1").out
+    assert cloud.make("rollback").status == 0
+    real, after = cloud.calls(), cloud.world
+    cloud.world = world
+    subprocess.run(
+        [cloud.folder / "sh"], input=script, text=True, cwd=ROOT, env={"PATH": str(cloud.folder)}, timeout=WAIT_S_MAX,
+        check=True,
+    )  # fmt: skip
+    assert cloud.calls()[len(real) :] == real
+    assert cloud.world == after
+    assert after["serving"] == {"warmpool-dev-embed": "warmpool-dev-embed-00001=100"}
+
+
 @pytest.mark.parametrize(
     ("missing", "target", "word"),
     [
