@@ -158,6 +158,12 @@ def test_a_command_that_needs_an_account_exists_with_its_flags(command):
         assert flags_of(given.get("ARGS", "").strip('"')) | flags_of(command) <= flags_of(help_of("infra.deploy"))
     elif tool == "uv" and "warmpool publish" in command:  # what it runs is ours
         test_a_command_that_needs_an_account_exists_with_its_flags(command[command.index("warmpool publish") :])
+    elif tool == "uv" and others[:2] == ["pip", "compile"]:
+        assert others[-1].startswith("infra/")
+        assert (ROOT / others[-1]).is_file()
+        if uv := shutil.which("uv") or shutil.which(ROOT / ".venv-tools/bin/uv"):
+            known = subprocess.run([uv, "pip", "compile", "--help"], capture_output=True, text=True, check=True)
+            assert flags_of(command) <= flags_of(known.stdout)
     elif tool == "warmpool":
         name = [others[0], *(others[1:2] if others[0] in {"cache", "rollout", "buckets"} else ())]
         assert flags_of(command) <= flags_of(help_of("warmpool.cli", *name))
