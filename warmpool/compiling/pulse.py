@@ -18,13 +18,15 @@ from collections.abc import Iterable
 from types import TracebackType
 
 BEAT_S = 0.001  # a hundredth of each processor, less where it beats seldom
+PROCESSORS_MAX = 8
 
 
 class Pulse:
     """A thread for each processor that wakes there every millisecond, while it is entered. One block at a time.
 
     Make it before this process becomes nice or idle: threads are of the class of who makes them, and who is to be let
-    in must not be of the class of the compile.
+    in must not be of the class of the compile. None beats where there are more than `PROCESSORS_MAX` processors: who
+    serves finds another that is free, and a container's quota, which may be of a few of them, is not spent on beats.
 
     Args:
         processors: Their numbers.
@@ -32,7 +34,8 @@ class Pulse:
 
     def __init__(self, processors: Iterable[int]) -> None:
         self._beats = threading.Event()
-        for one in processors:
+        numbers = set(processors)
+        for one in numbers if len(numbers) <= PROCESSORS_MAX else ():
             threading.Thread(target=self._beat, args=(one,), name=f"pulse {one}", daemon=True).start()
 
     def __enter__(self) -> None:

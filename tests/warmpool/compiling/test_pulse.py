@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.instance_process import wait_until
-from warmpool.compiling.pulse import Pulse
+from warmpool.compiling.pulse import PROCESSORS_MAX, Pulse
 
 
 @pytest.fixture(scope="module")
 def pulse():
-    return Pulse(os.sched_getaffinity(0))
+    return Pulse(sorted(os.sched_getaffinity(0))[:PROCESSORS_MAX])
 
 
 def beating(pulse):
@@ -32,9 +33,17 @@ def woken(thread):
 
 def test_each_processor_has_a_beat_of_its_own_of_the_class_of_who_made_it(pulse):
     found = beating(pulse)
-    assert set(found) == os.sched_getaffinity(0)
+    assert set(found) == set(sorted(os.sched_getaffinity(0))[:PROCESSORS_MAX])
     wait_until(lambda: all(os.sched_getaffinity(thread) == {one} for one, thread in found.items()))
     assert {os.sched_getscheduler(thread) for thread in found.values()} == {os.sched_getscheduler(0)}
+
+
+@pytest.mark.parametrize(("processors", "beats"), [(PROCESSORS_MAX, PROCESSORS_MAX), (PROCESSORS_MAX + 1, 0)])
+def test_no_beat_is_made_where_there_are_many_processors(monkeypatch, processors, beats):
+    threads = Mock()
+    monkeypatch.setattr(threading, "Thread", threads)
+    Pulse(range(processors))
+    assert threads().start.call_count == beats
 
 
 def test_it_beats_again_and_again_while_it_is_entered_and_then_no_more(pulse):
