@@ -320,11 +320,11 @@ class StoreContract:
         assert store.get("leases/count") == b"75"
 
     @pytest.mark.parametrize("path", ["models/shared", "executables/shared"])
-    def test_no_reader_sees_a_torn_object_while_four_processes_write_it(self, place, store, path):
-        writers = [start(place, "write", path, letter) for letter in "abcd"]
+    def test_no_reader_sees_a_torn_object_while_eight_processes_write_it(self, place, store, path):
+        writers = [start(place, "write", path, letter) for letter in "abcdefgh"]
         seen: set[bytes] = set()
         try:
-            assert [writer.hear() for writer in writers] == ["begun"] * 4
+            assert [writer.hear() for writer in writers] == ["begun"] * 8
             deadline_s = time.monotonic() + WAIT_S_MAX
             while len(seen) < 40:
                 assert time.monotonic() < deadline_s
@@ -337,7 +337,7 @@ class StoreContract:
                 seen.add(data)
         finally:
             end(writers)
-        assert [writer.returncode for writer in writers] == [0] * 4
+        assert [writer.returncode for writer in writers] == [0] * 8
         assert whole(store.get(path))
 
     # Killed

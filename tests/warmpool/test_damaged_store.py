@@ -223,7 +223,7 @@ def test_weights_that_are_damaged_later_are_not_taken_by_the_next_lane(own_store
                 if title.startswith(f"{name}:") and primary["executables"][title] == "warm"
             ]
             cold = {title: why for title, why in primary["cold"].items() if title.startswith(f"{name}:")}
-            assert "weights" in json.dumps([status["reasons"].get(name), cold, primary["missing"]])
+            assert "weights" in json.dumps([status["reasons"].get(name), cold, primary["missing"].get(f"{name}/1")])
         assert status["lanes"][0]["warm"] == before["warm"] - 4 * len(models.names)
 
 
