@@ -54,12 +54,13 @@ class ChurnWatch:
 
         Args:
             answer: What it got.
-            model: The name, and perhaps method, that its caller gave.
+            model: The name, and perhaps method, that its caller gave; of them a trace has what the catalog knows.
             status: Its protocol's own.
         """
+        known = model if answer is not None else self._known(model)
         said = {
             "warmpool.status": status,
-            "warmpool.model": model[:128],
+            "warmpool.model": known,
             "warmpool.cold": answer is not None and any(part.cold for part in answer.parts),
             "warmpool.churn": self.churn.state,
         }
@@ -67,9 +68,7 @@ class ChurnWatch:
             said["warmpool.step"] = step = answer.step
             self.steps.add(answer.method.model, step)
         elif status in NOT_WARM:
-            name = model.partition(":")[0]
-            catalog = self._dataplane.catalog
-            self.steps.add(name if name in catalog.models or name in catalog.problems else "", Step.REFUSED)
+            self.steps.add(known.partition(":")[0], Step.REFUSED)
             said["warmpool.step"] = Step.REFUSED
         return said
 
@@ -83,6 +82,14 @@ class ChurnWatch:
             "steady_in_s": None if steady_in_s is None else round(steady_in_s, 1),
             "fallen_share": round(self.churn.fallen_share, 4),
         }
+
+    def _known(self, model: str) -> str:
+        """What of a name, and perhaps method, is not only its caller's: anybody may ask for anything."""
+        name, _, method = model.partition(":")
+        catalog = self._dataplane.catalog
+        if served := catalog.models.get(name):
+            return model if method in served.methods else name
+        return name if name in catalog.problems else ""
 
     def _missing(self) -> int:
         """Executables that are planned and not there. A lane or model that lacks everything counts as one."""

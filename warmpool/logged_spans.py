@@ -6,6 +6,7 @@ Google Cloud's log puts an entry around it, and gives all of them as one list.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from warmpool.errors import WarmpoolError
 from warmpool.tracing import Span, Traces
 
 TRACES_MAX = 100_000
+_LIST = re.compile(r"\s*\[\s*[{\]]")  # a line of a log may begin with a bracket, too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OF_A_RESOURCE = ("service.name", "service.instance.id")  # kept with each of its spans
 
@@ -58,10 +60,12 @@ class _Logged(msgspec.Struct, frozen=True):
 
 
 def logged_traces(text: str) -> Traces:
-    """The traces of a log: lines of JSON, or one list of entries. What in it is no span is left out.
+    """The traces of a log: lines, or one list of entries. What in it is no span is left out.
+
+    Of more than TRACES_MAX traces, or 16 times as many spans, those that come last in the log are kept.
 
     Raises:
-        NoLog: A line is no JSON, or a span is not what one has to be.
+        NoLog: The list, or a line that begins with a brace, is no JSON, or a span is not what one has to be.
     """
     found = Traces(TRACES_MAX)
     for place, entry in _entries(text):
@@ -77,12 +81,12 @@ def logged_traces(text: str) -> Traces:
 
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
     """What the text consists of, and where that is."""
-    if text.lstrip().startswith("["):
+    if _LIST.match(text):
         for number, entry in enumerate(_decoded("the list", text), 1):
             yield f"entry {number}", entry
         return
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
+        if line.lstrip().startswith("{"):  # others are what else was written there
             yield f"line {number}", _decoded(f"line {number}", line)
 
 

@@ -1,4 +1,4 @@
-"""Traces of an instance: a bounded ring that is always there, and an OTLP exporter where one is configured.
+"""Traces of an instance: a bounded ring that is always there; where it is configured, OTLP or standard output, too.
 
 A span is recorded as a plain value after the fact, with the times that the front, a lane or a function took, so that
 recording costs a request next to nothing. Cold starts are kept apart, so that requests cannot push them out.
@@ -269,7 +269,7 @@ def _sent(url: str) -> SpanExporter:
 
 
 def _written() -> SpanExporter:
-    """One write a line: what else writes there comes between lines, never into one."""
+    """One write a line: what else writes there comes between lines; on a pipe into none of up to PIPE_BUF (4 KiB)."""
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
     lines = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)

@@ -183,7 +183,7 @@ import sys
 from functions import tracing
 tracing.prepare("embed")()
 assert "requests" not in sys.modules
-request = tracing.RequestTrace("embed", {})
+request = tracing.RequestTrace("embed", {"traceparent": f"00-{'a' * 32}-{'b' * 16}-00", "tracestate": "who=ada"})
 call = request.begin_call()
 request.end_call(call)
 request.finish(200)
@@ -197,6 +197,7 @@ print(call.headers["traceparent"], file=sys.stderr)
     )  # fmt: skip
     trace_id, parent_id, sampled = trace_context(result.stderr.strip())
     assert sampled == bool(share)
+    assert "ada" not in result.stdout
     traces = logged_traces(result.stdout).read(10)
     assert [trace.trace_id for trace in traces] == [trace_id] * share
     for trace in traces:

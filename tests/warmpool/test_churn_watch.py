@@ -112,8 +112,7 @@ def test_a_request_counts_by_its_step_and_its_trace_says_it():
     watch.request(answered(Step.CPU), "tiny", "OK")
     for model, status in (("tiny:other", 503), ("broken", "UNAVAILABLE"), ("anything", 503)):
         assert watch.request(None, model, status)["warmpool.step"] == "refused"
-    assert "warmpool.step" not in watch.request(None, "x" * 1000, 429)
-    assert len(watch.request(None, "x" * 1000, 429)["warmpool.model"]) == 128
+    assert "warmpool.step" not in watch.request(None, "tiny", 429)
     assert watch.steps.by_model == {
         ("tiny", "split"): 1,
         ("tiny", "held"): 1,
@@ -122,6 +121,20 @@ def test_a_request_counts_by_its_step_and_its_trace_says_it():
         ("broken", "refused"): 1,
         ("", "refused"): 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "traced"),
+    [
+        ("tiny:double", "tiny:double"),
+        ("tiny:my-secret", "tiny"),
+        ("tiny", "tiny"),
+        ("broken:my-secret", "broken"),
+        ("my-secret:double", ""),
+    ],
+)
+def test_of_a_name_that_a_caller_gave_a_trace_has_what_the_catalog_knows(asked, traced):
+    assert watch_of().request(None, asked, 404)["warmpool.model"] == traced
 
 
 def test_it_looks_until_it_is_cancelled():

@@ -33,6 +33,7 @@ def entry(content):
     "text",
     [
         "\n".join(map(json.dumps, (AUDIT, LOGGED))) + "\n\n",
+        f"[2026-11-30 06:03:09 +0000] [1] [INFO] listening\n1 request\n{json.dumps(LOGGED)}\n",
         json.dumps([entry(AUDIT), entry(LOGGED), {"textPayload": "listening"}]),
         json.dumps([entry(LOGGED)], indent=2),
         json.dumps([LOGGED, 1, None]),
@@ -52,8 +53,8 @@ def test_what_is_a_span_is_found_among_what_is_none(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}\nlistening\n", "line 2 is no JSON"),
-        ("[1,", "the list is no JSON"),
+        ("listening\n{1\n", "line 2 is no JSON"),
+        ("[{1,", "the list is no JSON"),
         (json.dumps(AUDIT) + "\n" + json.dumps(LOGGED | {"start_time": "soon"}), r"line 2 is no span: .*start_time"),
         (json.dumps([entry(LOGGED | {"context": {}})]), "entry 1 is no span: .*trace_id"),
     ],
