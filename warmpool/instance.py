@@ -190,7 +190,8 @@ class Instance:
         parent_id = context.parent_id
         trace = RequestTrace(parent_id=parent_id, start_ns=start_ns, end_ns=end_ns, answer=answer, attributes=about)
         self.traces.record(context.trace_id, trace, sampled=context.sampled)
-        self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, context.trace_id)
+        exported = context.trace_id if context.sampled or trace.cold else None
+        self.metrics.request(answer.method if answer else None, status, (end_ns - start_ns) / 1e9, exported)
 
     # What lanes tell
 

@@ -65,14 +65,17 @@ class Metrics:
         self._of_requests = cache(self._request_series)  # they are as many as the registry keeps anyway
         self._of_batches = cache(self._batch_series)
 
-    def request(self, method: ServedMethod | None, status: int | str, seconds: float, trace_id: str) -> None:
-        """Count an answered request; refused ones have no method, since a caller's words must not become labels."""
+    def request(self, method: ServedMethod | None, status: int | str, seconds: float, trace_id: str | None) -> None:
+        """Count an answered request; refused ones have no method, since a caller's words must not become labels.
+
+        The id of its trace is the exemplar of its latency; None for one that is not exported.
+        """
         if method is None:
             self._requests.labels("", "", str(status)).inc()
             return
         requests, taken = self._of_requests(method.model, method.name, str(status))
         requests.inc()
-        taken.observe(seconds, {"trace_id": trace_id})
+        taken.observe(seconds, {"trace_id": trace_id} if trace_id else None)
 
     def batch(self, batch: Batch, lane: LaneProxy) -> None:
         """Count an executed batch."""

@@ -275,6 +275,8 @@ def test_the_state_that_the_instance_is_in_is_the_one_that_is_1(metrics, state):
 
 def test_a_latency_has_the_trace_it_came_from_as_its_exemplar(metrics):
     metrics.request(doubling(), 200, 0.003, "a" * 32)
+    metrics.request(doubling(), 200, 0.004, None)  # in the same bucket, but exported nowhere
+    metrics.request(doubling(), 200, 30.0, None)
     text, content_type = metrics.exposition(OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text")
     exemplars = [
