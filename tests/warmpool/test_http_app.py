@@ -661,8 +661,12 @@ def test_refusals_are_counted_without_their_words_as_labels(instance):
 
 def test_openmetrics_carry_the_trace_ids_of_requests_as_exemplars(instance):
     trace_ids = {instance.infer("predict", x=np.ones((1, 4))).parameters["trace_id"] for _ in range(5)}
+    unsampled = "e" * 32
+    instance.infer("predict", x=np.ones((1, 4)), headers={"traceparent": f"00-{unsampled}-{'1' * 16}-00"})
     reply = instance.get("/metrics", accept="application/openmetrics-text; version=1.0.0")
     assert reply.headers["content-type"].startswith("application/openmetrics-text")
     families = {family.name: family for family in openmetrics_families(reply.body.decode())}
     exemplars = [sample.exemplar for sample in families["warmpool_request_seconds"].samples if sample.exemplar]
-    assert {exemplar.labels["trace_id"] for exemplar in exemplars} & trace_ids
+    found = {exemplar.labels["trace_id"] for exemplar in exemplars}
+    assert found & trace_ids
+    assert unsampled not in found  # it was exported nowhere
