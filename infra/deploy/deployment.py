@@ -196,7 +196,7 @@ def roll_back(shell: Shell, pool: Pool, functions: Followers) -> None:
     else:
         failed = _exchange(shell, pool, functions, stable, goal)
     if failed:
-        raise DeployError(f"{goal} has all requests of the pool, but not every function went back: {'; '.join(failed)}")
+        raise DeployError(f"{goal} has all requests of the pool, but not every function follows: {'; '.join(failed)}")
     shell.say(f"{goal} has all requests")
 
 

@@ -372,9 +372,7 @@ def test_a_function_that_does_not_go_back_keeps_neither_the_others_nor_the_pool(
     done = deployed.make("rollback")
     assert done.status == 2
     (line,) = [line for line in done.told() if not line.startswith("gcloud: ")]
-    assert line.startswith(
-        "rollback: pool-00001 has all requests of the pool, but not every function went back: gcloud"
-    )
+    assert line.startswith("rollback: pool-00001 has all requests of the pool, but not every function follows: gcloud")
     assert deployed.world["shares"] == {"pool-00001": 100}
     assert deployed.world["serving"] == {
         "warmpool-dev-digits": "latest",

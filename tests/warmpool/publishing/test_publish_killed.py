@@ -90,13 +90,12 @@ class Killed:
     Args:
         before: That store.
         folder: An empty folder for the copy.
-        sizes: Of the batches of what is published.
     """
 
-    def __init__(self, before: Toy, folder: Path, sizes: tuple[int, ...]) -> None:
+    def __init__(self, before: Toy, folder: Path) -> None:
         subprocess.run(["cp", "-a", str(before.folder), str(folder)], check=True)
         self.toy = Toy(folder, seq=before.seq)
-        self.toy.model_file(7.0, sizes=sizes, operation="+")
+        self.toy.model_file(7.0, operation="+")
         self.store = open_store(self.toy.settings)
         self.bottom = LocalStore(self.toy.store)
         (self.first,) = [version.manifest.version for version in survey(self.store).versions]
@@ -129,8 +128,8 @@ class Killed:
 class Whole:
     """What an undisturbed publish does: its steps, its version, and what is there in the end."""
 
-    def __init__(self, publishers: Publishers, before: Toy, folder: Path, sizes: tuple[int, ...]) -> None:
-        store = Killed(before, folder, sizes)
+    def __init__(self, publishers: Publishers, before: Toy, folder: Path) -> None:
+        store = Killed(before, folder)
         done = publishers.publish(store.toy)
         assert done["status"] == 0
         self.steps = [tuple(step) for step in done["steps"]]
@@ -140,7 +139,7 @@ class Whole:
         (target,) = version.targets.values()
         self.executables = {executable_path(spec.key) for spec in target.executables}
         self.references = target.references
-        assert done["summary"]["compiled"] == len(self.executables) == 2 * len(sizes)
+        assert done["summary"]["compiled"] == len(self.executables) == 2  # of each lane one
 
     def number(self, path: str) -> int:
         """Of the step that writes a path for the last time."""
@@ -182,7 +181,7 @@ def assert_the_next_publish_ends_it(publishers: Publishers, store: Killed, whole
 
 def test_killed_at_any_step_nothing_half_done_is_visible_and_the_next_publish_ends_it(publishers, before, tmp_path):
     """Of a bucket for two lanes, so that one of the executables may be there and the other not."""
-    whole = Whole(publishers, before, tmp_path / "whole", sizes=(1,))
+    whole = Whole(publishers, before, tmp_path / "whole")
     kinds = [path.partition("/")[0] for _, path in whole.steps]
     assert kinds.count("executables") == 3  # a reference among them
     assert kinds[-3:] == ["weights", "models", "models"]
@@ -191,7 +190,7 @@ def test_killed_at_any_step_nothing_half_done_is_visible_and_the_next_publish_en
     assert len(writing) > len(whole.steps) // 2
     assert len(writing) < len(whole.steps)
     for number in range(len(whole.steps) + 1):
-        store = Killed(before, tmp_path / f"killed-{number}", sizes=(1,))
+        store = Killed(before, tmp_path / f"killed-{number}")
         torn = number in writing
         assert publishers.publish(store.toy, kill=number, torn=torn)["status"] == -signal.SIGKILL, number
         if torn:
