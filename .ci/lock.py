@@ -1,6 +1,7 @@
 """Refresh the lock files from pyproject.toml: newest releases, the oldest jax, the installer's own tools, the images'.
 
-Hashes stand for the files, so that any index or mirror that serves them will do, and none is named.
+Given the folder of somebody's functions, only that of it, from what they ask for in its requirements.in. Hashes stand
+for the files, so that any index or mirror that serves them will do, and none is named.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from pathlib import Path
 from install import ROOT, environment, find_uv
 
 OLDEST = ("jax==0.11.2", "jaxlib==0.11.2")  # the lower end of the range in pyproject.toml
-HEADER = "make lock"  # what each lock file says it was made by
 IMAGES = Path("infra", "images")
+FUNCTION = "requirements-function.lock"
 INSTANCE = ("--extra", "instance", "--extra", "gcs", "--extra", "kms")
 
 
-def compile_lock(name: str, *arguments: str) -> None:
-    """Write the lock file `name`, for every platform and every supported Python."""
+def compile_lock(name: str, *arguments: str, made_by: str = "make lock") -> None:
+    """Write the lock file `name`, for every platform and every supported Python. It says what it was made by."""
     command = [
         str(find_uv()), "pip", "compile", "--quiet", "--universal", "--generate-hashes", "--upgrade",
-        "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--custom-compile-command", HEADER,
-        "--python-version", "3.12", "--output-file", name, *arguments,
+        "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--custom-compile-command", made_by,
+        "--python", sys.executable, "--python-version", "3.12", "--output-file", name, *arguments,
     ]  # fmt: skip
     print(f"lock: {name}", file=sys.stderr, flush=True)
     subprocess.run(command, cwd=ROOT, env=environment(), check=True, stdout=subprocess.DEVNULL)
@@ -53,10 +54,8 @@ def compile_images(folder: Path) -> None:
     without.write_text("huggingface-hub; python_version < '3'\n")
     same = ("--constraint", "requirements.lock")
     project = ("pyproject.toml", *same)
-    compile_lock(str(IMAGES / "requirements-function.lock"), *project, "--extra", "otlp")
-    compile_lock(
-        "examples/requirements-function.lock", str(examples), *project, "--extra", "otlp", "--override", str(without)
-    )
+    compile_lock(str(IMAGES / FUNCTION), *project, "--extra", "otlp")
+    compile_lock(f"examples/{FUNCTION}", str(examples), *project, "--extra", "otlp", "--override", str(without))
     compile_lock(str(IMAGES / "requirements-instance-cpu.lock"), *project, *INSTANCE)
     compile_lock(str(IMAGES / "requirements-instance-cuda.lock"), str(cuda), *project, *INSTANCE)
     compile_lock(
@@ -65,7 +64,16 @@ def compile_images(folder: Path) -> None:
     compile_lock(str(IMAGES / "requirements-build.lock"), str(tools), *same)
 
 
-def main() -> None:
+def compile_functions(folder: str) -> None:
+    """Write the lock file of a folder of functions: what they ask for, beside the client of the pool as it is here."""
+    asked = Path(folder, "requirements.in")
+    if not (ROOT / asked).is_file():
+        sys.exit(f"lock: there is no {asked}: what the functions of {folder} import, a package a line")
+    client = str(IMAGES / FUNCTION)
+    compile_lock(str(asked.with_name(FUNCTION)), str(asked), client, made_by=f"make lock FUNCTIONS={folder}")
+
+
+def compile_all() -> None:
     """Write all lock files; the second of the environments differs from the first in jax alone."""
     compile_lock("requirements.lock", "pyproject.toml", "--all-extras", "--group", "dev")
     with tempfile.TemporaryDirectory() as folder:
@@ -88,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compile_functions(sys.argv[1]) if len(sys.argv) > 1 else compile_all()
