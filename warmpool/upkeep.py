@@ -99,6 +99,10 @@ class Upkeep:
         self._news.set()
         self.noticed()
 
+    def stored(self) -> None:
+        """The store has more than before: perhaps what is cold."""
+        self._news.set()
+
     async def run(self, fingerprints: Mapping[str, Fingerprint]) -> None:
         """Until it is cancelled. The fingerprints are the lanes', by name, as they become known."""
         async with asyncio.TaskGroup() as group:

@@ -7,7 +7,7 @@ and is a failure if a worker ends at that again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,6 +148,13 @@ class Backlog:
         running.since_s, running.first = now.s, False
         self._reschedule(now)
         return gap
+
+    def told(self, versions: Collection[str]) -> None:
+        """The primary lane was told of what was made of these versions ("model/version")."""
+        for gap, _ in self._arriving:
+            lacking = self._plan.lacking.get((gap.model, gap.version, gap.place.method), [])
+            if f"{gap.model}/{gap.version}" in versions and not gap.ladder and gap.bucket in lacking:
+                lacking.remove(gap.bucket)
 
     def over(self, message: Done, now: Now) -> list[Gap]:
         """A job is over; the gaps that failed with it."""

@@ -87,12 +87,12 @@ class Lacking:
             for method in version.methods.values()
         }
         records = list(self._dataplane.traffic.records().values())
-        return lambda: self._find(versions, list(kinds.values()), held, records)
+        return lambda: self._find(versions, kinds, held, records)
 
     def _find(
         self,
         versions: Sequence[ServedModel],
-        kinds: Sequence[tuple[Fingerprint, bool]],
+        kinds: Mapping[str, tuple[Fingerprint, bool]],
         held: Mapping[tuple[ServedMethod, bool], _Held],
         records: Sequence[TrafficRecord],
     ) -> list[Ranked]:
@@ -102,13 +102,13 @@ class Lacking:
         gaps: list[Gap] = []
         demands: dict[Any, Demand] = {}
         for version in versions:
-            for fingerprint, primary in kinds:
+            for digest, (fingerprint, primary) in kinds.items():
                 missing = missing_places(self._store, version.manifest, fingerprint, primary=primary)
                 for one in missing:
                     method = version.methods[one.place.method]
                     ladder = one.ladder or not primary
                     known = held[method, ladder]
-                    gap = _gap(version, method, fingerprint, one, known, ladder=ladder)
+                    gap = _gap(version, method, digest, one, known, ladder=ladder)
                     gaps.append(gap)
                     if gap.side not in demands:
                         demands[gap.side] = Demand([bucket for bucket, _ in known.warm], self._needs(method, records))
@@ -139,14 +139,14 @@ def _held(lane: LaneProxy, method: ServedMethod) -> _Held:
 
 
 def _gap(
-    version: ServedModel, method: ServedMethod, fingerprint: Fingerprint, one: Missing, held: _Held, *, ladder: bool
+    version: ServedModel, method: ServedMethod, fingerprint: str, one: Missing, held: _Held, *, ladder: bool
 ) -> Gap:
     weights = version.manifest.weights
     measured = [cost_us / prod(bucket.values()) for bucket, cost_us in held.warm]
     return Gap(
         model=version.manifest.model,
         version=version.manifest.version,
-        fingerprint=fingerprint.digest,
+        fingerprint=fingerprint,
         place=Place(*one.place),
         bucket=one.bucket,
         ladder=ladder,

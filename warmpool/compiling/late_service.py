@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache.signed_store import SignedStore
@@ -18,7 +18,7 @@ from warmpool.settings import Settings
 from warmpool.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from warmpool.compiling.service import CompileService
+    from warmpool.compiling.service import CompileService, Made
 
 
 class LateService:
@@ -85,8 +85,9 @@ class LateService:
         self._dataplane.batcher.cold.forecast = None if off else self._service
         self._dataplane.batcher.changed()
 
-    async def _take_up(self) -> None:
+    async def _take_up(self, made: Collection[Made]) -> None:
         """The store has more than before."""
-        self._upkeep.notice()
+        self._upkeep.stored()
         for lane in self._lanes:
-            await self._plan_following.look(lane)
+            if versions := {one.version for one in made if one.ladder is (lane is not self._lanes[0])}:
+                await self._plan_following.look(lane, versions)

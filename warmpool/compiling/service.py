@@ -17,16 +17,16 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cache.errors import Untrusted
 from cache.settings import StoreSettings
 from cache.signed_store import SignedStore
 from warmpool.backoff import backoff_s
 from warmpool.catalog import ServedMethod
-from warmpool.compiling.backlog import Backlog, Now
+from warmpool.compiling.backlog import Backlog, Now, Running
 from warmpool.compiling.gaps import Gap
 from warmpool.compiling.lacking import Lacking
 from warmpool.compiling.process import WorkerEnded, WorkerProcess
@@ -43,16 +43,23 @@ IDLE_S_MAX = 60.0  # without a job, until the worker is ended: it holds memory
 RESTART_FIRST_S, RESTART_S_MAX = 1.0, 60.0
 
 
+class Made(NamedTuple):
+    """Of what there is more: a version's ("model/version") executables, the CPU lane's own or the primary's."""
+
+    version: str
+    ladder: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """Who is told what.
 
     Attributes:
-        made: That the store has more than before.
+        made: What the store has more of than before.
         changed: That something else will be made, or less.
     """
 
-    made: Callable[[], Awaitable[None]]
+    made: Callable[[Collection[Made]], Awaitable[None]]
     changed: Callable[[], None]
 
 
@@ -84,7 +91,8 @@ class CompileService:
         self._seen: frozenset[str] = frozenset()  # what the last look that was answered was about
         self._news = asyncio.Event()
         self._due = asyncio.Event()
-        self._made = asyncio.Event()
+        self._made: set[Made] = set()  # what nobody was told of yet
+        self._tells = asyncio.Event()
 
     def notice(self) -> None:
         """Something may be missing that was there."""
@@ -171,9 +179,11 @@ class CompileService:
 
     async def _tell_for_ever(self) -> None:
         while True:
-            await self._made.wait()
-            self._made.clear()
-            await self._told.made()
+            await self._tells.wait()
+            self._tells.clear()
+            made, self._made = self._made, set()
+            await self._told.made(made)
+            self._backlog.told({one.version for one in made if not one.ladder})
 
     # Working
 
@@ -187,6 +197,8 @@ class CompileService:
             except (WorkerEnded, OSError) as error:
                 self._ends += 1
                 log.error("compile worker ended; starting another", extra={"reason": str(error)})  # noqa: TRY400
+                if running := self._backlog.running:  # it may have made what it did not live to tell
+                    self._tell(running, (False, True))
                 self._failed(self._backlog.ended(str(error), _now()), str(error))
                 self._news.set()
 
@@ -227,6 +239,7 @@ class CompileService:
             self._due.clear()
 
     def _heard(self, message: FromWorker) -> None:
+        running = self._backlog.running
         match message:
             case Placed():
                 if not message.failure:
@@ -238,11 +251,18 @@ class CompileService:
                     log.info(
                         "executable is made", extra={"executable": gap.title, "seconds": round(message.seconds, 3)}
                     )
-                    self._made.set()
+                if running and message.visible:  # what it had to make besides as well
+                    self._tell(running, (message.place.ladder,))
             case Done():
+                if running and running.left:  # others may have made it
+                    self._tell(running, (False, True))
                 self._failed(self._backlog.over(message, _now()), message.failure)
-                self._made.set()  # also of what others made, and of what it had to make besides
                 self._news.set()  # the next job is what comes first by then
+
+    def _tell(self, job: Running, ladders: Iterable[bool]) -> None:
+        model, version, _ = job.target
+        self._made |= {Made(f"{model}/{version}", ladder) for ladder in ladders}
+        self._tells.set()
 
     def _failed(self, gaps: Iterable[Gap], reason: str) -> None:
         for gap in gaps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -17,6 +18,8 @@ from warmpool.publishing.buckets import buckets_of, buckets_over, in_load_order
 from warmpool.publishing.machines import compile_options
 from warmpool.publishing.places import Place, ingredients_of, placed
 from warmpool.publishing.plans import dims_of, plans_for
+
+_KEYS_MAX = 4096  # some hundred bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +70,29 @@ def missing_places(
     for method in manifest.methods:
         dims = dims_of(manifest, method)
         planned[method] = buckets_of(dims, plans[method].buckets) if method in plans else buckets_over(dims)
-    options = compile_options(os.environ)
+    machine = tuple(fingerprint.ingredients.items())
+    options = tuple(compile_options(os.environ).items())
     found = []
     for method, bucket, ladder in placed(in_load_order(planned), fingerprint, primary=primary):
         place = Place(method, bucket_name(bucket.sizes), ladder)
         program = manifest.methods[method].program(bucket.sizes)
-        key = digest_ingredients(ingredients_of(program, bucket.sizes, fingerprint, options, ladder=ladder))
+        key = _key(program, tuple(bucket.sizes.items()), machine, options, ladder)
         if key not in there or (place, key) not in listed:
             found.append(Missing(place, bucket.sizes, key, bucket.minimum, stored=key in there))
     return found
+
+
+@lru_cache(maxsize=_KEYS_MAX)
+def _key(
+    program: str,
+    bucket: tuple[tuple[str, int], ...],
+    machine: tuple[tuple[str, str], ...],
+    options: tuple[tuple[str, str], ...],
+    ladder: bool,  # noqa: FBT001  a part of the cache's key
+) -> str:
+    """The key of an executable. Who serves looks again and again, and deriving it is half of a look."""
+    made_of = ingredients_of(program, dict(bucket), Fingerprint(dict(machine)), dict(options), ladder=ladder)
+    return digest_ingredients(made_of)
 
 
 def _listed(store: SignedStore, path: str) -> set[tuple[Place, str]]:

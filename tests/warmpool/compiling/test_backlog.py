@@ -66,6 +66,18 @@ def test_what_was_made_is_expected_to_arrive_for_a_while():
     assert found.ready_in_s(METHOD, NEED, 3.0 + ARRIVING_S_MAX + 1) is None
 
 
+def test_what_the_primary_lane_was_told_of_is_not_lacking_any_more():
+    one, two, ladder = gap(1, 8), gap(1, 16), gap(1, 8, ladder=True)
+    found = backlog(one, two, ladder)
+    found.told({"tiny/1"})
+    assert found.lacking(METHOD) == [one.bucket, two.bucket]
+    found.placed(made(one), at(3))
+    found.told({"tiny/2"})
+    assert found.lacking(METHOD) == [one.bucket, two.bucket]
+    found.told({"tiny/1"})
+    assert found.lacking(METHOD) == [two.bucket]
+
+
 def test_of_a_minimum_set_nothing_arrives_before_all_of_it_is_made():
     one, two, last = (gap(1, seq, minimum=True) for seq in (16, 8, 4))
     found = backlog(one, two, last)

@@ -12,8 +12,8 @@ import pytest
 from tests.warmpool.compiling.made_up import as_found, gap
 from warmpool.compiling import service as service_module
 from warmpool.compiling.process import WorkerEnded
-from warmpool.compiling.protocol import FromWorker, Job, Open, Placed
-from warmpool.compiling.service import CompileService, Told
+from warmpool.compiling.protocol import Done, FromWorker, Job, Open, Placed
+from warmpool.compiling.service import CompileService, Made, Told
 from warmpool.settings import Settings
 from warmpool.store_calls import StoreCalls
 
@@ -86,13 +86,14 @@ def started(monkeypatch):
     return Worker.started
 
 
-async def _nothing() -> None:
-    pass
-
-
 @contextlib.asynccontextmanager
-async def serving(missing: Missing, **changes: Any) -> Any:
-    """A service that runs."""
+async def serving(missing: Missing, told: list[Any] | None = None, **changes: Any) -> Any:
+    """A service that runs; `told`: what was made, each time that somebody is told."""
+
+    async def made(more: Any) -> None:
+        if told is not None:
+            told.append(set(more))
+
     store: Any = SimpleNamespace(require_signer=lambda: None)
     lacking: Any = missing
     service = CompileService(
@@ -100,7 +101,7 @@ async def serving(missing: Missing, **changes: Any) -> Any:
         store,
         lacking,
         Calls(missing),
-        Told(_nothing, lambda: None),
+        Told(made, lambda: None),
     )
     async with asyncio.TaskGroup() as group:
         running = group.create_task(service.run())
@@ -176,3 +177,46 @@ def test_ends_of_workers_are_forgotten_once_something_was_made(started, monkeypa
 
     asyncio.run(run())
     assert ends == [0, 1, 2, 1]
+
+
+def test_whose_lane_may_see_more_is_told_at_once_and_only_the_end_of_a_job_leads_to_a_look(started):
+    async def run() -> None:
+        missing, told = Missing(), list[Any]()
+        missing.gaps = [gap(seq=8), gap(seq=8, ladder=True)]
+        missing.answers.set()
+        primary, cpu = Made("tiny/1", ladder=False), Made("tiny/1", ladder=True)
+
+        def placed(job: Job, **how: Any) -> Placed:
+            return Placed(**{"job": job.number, "place": job.places[0], "seconds": 1.0, "failure": "", **how})
+
+        async with serving(missing, told) as service:
+            await until(lambda: started and started[-1].jobs)
+            worker = started[-1]
+            looks = missing.looks
+            worker.says.put_nowait(placed(worker.jobs[0], visible=False))
+            worker.says.put_nowait(placed(worker.jobs[0], place=gap(ladder=True).place, visible=True))
+            await until(lambda: told)
+            assert (told, missing.looks) == ([{cpu}], looks)
+            worker.says.put_nowait(Done(job=worker.jobs[0].number, failure=""))
+            await until(lambda: len(worker.jobs) == 2)
+            assert (told, missing.looks) == ([{cpu}], looks + 1)
+            worker.says.put_nowait(Done(job=worker.jobs[1].number, failure=""))
+            await until(lambda: len(told) == 2)
+            assert told[-1] == {primary, cpu}, "others may have made what it said nothing of"
+            assert service.outcomes == {"made": 1, "failed": 0}
+
+    asyncio.run(run())
+
+
+def test_what_a_worker_did_not_live_to_tell_is_looked_for(started):
+    async def run() -> None:
+        missing, told = Missing(), list[Any]()
+        missing.gaps = [gap()]
+        missing.answers.set()
+        async with serving(missing, told):
+            await until(lambda: started and started[-1].jobs)
+            started[-1].says.put_nowait(WorkerEnded("it died"))
+            await until(lambda: told)
+            assert told == [{Made("tiny/1", ladder=False), Made("tiny/1", ladder=True)}]
+
+    asyncio.run(run())
