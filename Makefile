@@ -142,7 +142,7 @@ deploy: ## deploying: precompile, new revision, ready check, canary, promotion; 
 rollback: ## deploying: all requests to the revisions that had them before, of the functions and of the pool
 	$(DEPLOY)
 
-status: ## deploying: which revision has which share of the requests (ARGS=--json)
+status: ## deploying: which revisions of pool and functions have which share of the requests (ARGS=--json)
 	$(DEPLOY)
 
 # Where there is no terraform, what is written for it is left out, which the last line says; but never in CI.

@@ -35,8 +35,13 @@ class Command:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.given = arguments
         self.shell = Shell(dry=arguments.dry_run)
-        self.settings: Settings = read_settings(arguments.settings)
+        if arguments.command not in _LOCAL:
+            _ = self.settings  # what is wrong with them is told before anything is run
         self.shell.line("set -eu")
+
+    @cached_property
+    def settings(self) -> Settings:
+        return read_settings(self.given.settings)
 
     @cached_property
     def infrastructure(self) -> Infrastructure:
@@ -106,7 +111,7 @@ class Command:
         roll_back(self.shell, Pool(self.shell, self.settings, name), functions)
 
     def status(self) -> None:
-        """Show which revision has which share of the requests."""
+        """Show which revisions have which share of the requests."""
         self.shell.need("gcloud")
         show_status(self.shell, self.settings, self.infrastructure, as_json=self.given.json)
 
@@ -136,6 +141,7 @@ _COMMANDS: dict[str, Callable[[Command], None]] = {
     "rollback": Command.rollback,
     "status": Command.status,
 }
+_LOCAL = {"image"}  # asks no cloud, so it need not be said which
 
 
 def parser() -> argparse.ArgumentParser:

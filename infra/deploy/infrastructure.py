@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,11 +11,10 @@ from infra.deploy.confirmation import confirm
 from infra.deploy.errors import UsageError
 from infra.deploy.settings import Settings
 from infra.deploy.shell import Document, Shell
+from infra.deploy.variables import check_variables
 
 _EXAMPLES = "infra/terraform/examples"
 _PLAN = "warmpool.tfplan"
-_VARIABLE = re.compile(r'^variable "(\w+)"', re.MULTILINE)
-_SET = re.compile(r"^(\w+)\s*=", re.MULTILINE)
 
 
 class Infrastructure:
@@ -86,19 +84,6 @@ class Infrastructure:
 
     def _terraform(self, *arguments: str) -> None:
         self._shell.run("terraform", f"-chdir={self._folder}", *arguments)
-
-
-def check_variables(folder: Path) -> None:
-    """Raise UsageError for a variable that a *.tfvars sets and *.tf does not have: Terraform only warns, and goes on.
-
-    Args:
-        folder: What Terraform is run in.
-    """
-    known = {name for file in folder.glob("*.tf") for name in _VARIABLE.findall(file.read_text())}
-    for file in sorted({*folder.glob("terraform.tfvars"), *folder.glob("*.auto.tfvars")}):
-        for name in _SET.findall(file.read_text()):
-            if name not in known:
-                raise UsageError(f"{file} sets {name!r}, allowed: {', '.join(sorted(known))}")
 
 
 def _protected(module: dict[str, Any]) -> Iterator[str]:

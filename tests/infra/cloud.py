@@ -154,6 +154,7 @@ class Cloud:
             "followers": {},
             "functions": {},
             "unready": [],
+            "unmade": [],
             "serving": {},
         }
 

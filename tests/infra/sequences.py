@@ -60,6 +60,7 @@ SEQUENCES = {
         OUTPUTS,
         f"gcloud run services describe warmpool-dev-pool {PLACE} --format=json",
         f"gcloud run revisions list --service=warmpool-dev-pool {PLACE} --format=json",
+        f"gcloud run services list {PLACE} --format=json",
         f"gcloud run jobs executions list --job=warmpool-dev-publish --limit=1 {PLACE} --format=json",
     ],
 }

@@ -73,6 +73,21 @@ def revisions(world, words):
     return json.dumps([described(world, f"{name}-{number:05}") for number in reversed(made)])
 
 
+def services(world, words):
+    """All functions that were made; what is not known of one is that it is as Terraform made it."""
+    found = []
+    for name in world["outputs"]["function_names"].values():
+        if name in world["unmade"]:
+            continue
+        made = world["functions"].get(name, [])
+        newest = f"{name}-{len(made) + 1:05}"
+        serving, _, percent = world["serving"].get(name, "latest").partition("=")
+        traffic = {"revisionName": newest if serving == "latest" else serving, "percent": int(percent or 100)}
+        status = {"url": f"https://{name}.example", "traffic": [traffic]}
+        found.append({"metadata": {"name": name}, "status": status | described(world, newest)["status"]})
+    return json.dumps(found)
+
+
 def revision(world, name):
     return described(world, name) | {"spec": {"containers": [{"image": world["images"][name]}]}}
 
@@ -97,6 +112,7 @@ GCLOUD = {
     "run services describe": lambda world, words: json.dumps(
         {"status": {"traffic": traffic(world), "latestCreatedRevisionName": max(world["images"])}}
     ),
+    "run services list": services,
     "run services update": update,
     "run services update-traffic": update_traffic,
     "run revisions describe": lambda world, words: world["images"][words[3]],

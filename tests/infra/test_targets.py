@@ -13,8 +13,8 @@ import pytest
 
 from infra.deploy.errors import UsageError
 from infra.deploy.images import LOCK
-from infra.deploy.infrastructure import check_variables
 from infra.deploy.settings import ALLOWED
+from infra.deploy.variables import check_variables
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
 from tests.infra.sequences import BACK, DEPLOY, FOLLOWERS, PUSH, SEQUENCES, find, send_back
 from tests.instance_process import WAIT_S_MAX
@@ -182,16 +182,61 @@ def test_a_setting_that_is_missing_or_wrong_is_one_line_that_names_it(cloud, tex
     assert cloud.calls() == []
 
 
+VARIABLES = 'variable "callers" {\n  default = []\n}\n\nvariable "log-days" {}\nvariable "region" {}\n'
+RIGHT = """# callrs = 1
+region = "x # callrs = 1"  // callrs = 2
+callers = [
+  "user:a@example.com", # {
+]
+/* callrs = 3
+callrs = 4 */
+log-days = {
+traces = 7
+more = [{
+all = 7
+}]
+}
+region = <<-TEXT
+callrs = "{ [
+  TEXT
+"""
+
+
 def test_a_variable_that_a_tfvars_file_misspells_is_one_line_that_names_it(tmp_path):
     """Terraform itself goes on, with a warning among all that it plans."""
-    (tmp_path / "variables.tf").write_text('variable "callers" {\n  default = []\n}\n\nvariable "region" {}\n')
+    (tmp_path / "variables.tf").write_text(VARIABLES)
     given = tmp_path / "terraform.tfvars"
-    given.write_text('# callrs = 1\nregion = "x"\ncallers = [\n  "user:a@example.com",\n]\n')
+    given.write_text(RIGHT)
+    (tmp_path / "terraform.tfvars.bak").write_text("callrs = 1\n")
     check_variables(tmp_path)
     given.rename(tmp_path / "mine.auto.tfvars")
-    given.write_text('callrs = ["user:a@example.com"]\n')
-    with pytest.raises(UsageError, match=rf"^{given} sets 'callrs', allowed: callers, region$"):
+    given.write_text(f'{RIGHT}callrs = ["user:a@example.com"]\n')
+    with pytest.raises(UsageError, match=rf"^{given} sets 'callrs', allowed: callers, log-days, region$"):
         check_variables(tmp_path)
+    given.write_text("log-dys={\nall=7\n}\n")
+    with pytest.raises(UsageError, match=rf"^{given} sets 'log-dys', allowed: "):
+        check_variables(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"log-days": {"all": 7}}', ""),
+        ('{"log-days": {"all": 7}, "callrs": []}', " sets 'callrs', allowed: callers, log-days, region"),
+        ('{"region": "x"', " is no JSON: "),
+        ('["region"]', " holds list, allowed: an object with a value for each variable"),
+    ],
+)
+def test_a_tfvars_file_may_be_json(tmp_path, text, words):
+    (tmp_path / "variables.tf").write_text(VARIABLES)
+    given = tmp_path / "terraform.tfvars.json"
+    given.write_text(text)
+    if not words:
+        check_variables(tmp_path)
+        return
+    with pytest.raises(UsageError) as raised:
+        check_variables(tmp_path)
+    assert f"{given}{words}" in str(raised.value)
 
 
 def test_the_example_of_the_settings_needs_but_a_project_and_a_region_however_they_are_written(cloud):
@@ -348,12 +393,20 @@ def test_an_output_that_is_not_there_yet_is_told_with_what_to_do(cloud):
 def test_the_status_says_who_has_the_requests(cloud):
     images = {"pool-00001": f"{IMAGE}@{OLD}", "pool-00002": f"{IMAGE}@{NEW}"}
     cloud.change(images=images, shares={"pool-00001": 90, "pool-00002": 10}, tags={"canary": "pool-00002"})
+    cloud.change(
+        functions={"warmpool-dev-embed": ["pool-00001", "pool-00002"]},
+        serving={"warmpool-dev-embed": "warmpool-dev-embed-00002=100"},
+    )
     shown = cloud.make("status").out.splitlines()
     assert shown == [
         "dev in europe-west4 of my-project-1, store gs://my-bucket",
         "pool warmpool-dev-pool at https://pool.example",
         f"   90 % pool-00001, ready: True, {IMAGE}@{OLD}",
         f"   10 % pool-00002 [canary], ready: True, {IMAGE}@{NEW}",
+        "function warmpool-dev-digits at https://warmpool-dev-digits.example, ready: True",
+        "  100 % warmpool-dev-digits-00001",
+        "function warmpool-dev-embed at https://warmpool-dev-embed.example, ready: True",
+        "  100 % warmpool-dev-embed-00002",
         "publish job warmpool-dev-publish: publish-x1, completed: True",
     ]
     document = json.loads(cloud.make("status", ARGS="--json").out)
@@ -361,7 +414,26 @@ def test_the_status_says_who_has_the_requests(cloud):
         ("pool-00001", 90),
         ("pool-00002", 10),
     ]
+    assert document["functions"][1] == {
+        "name": "warmpool-dev-embed",
+        "url": "https://warmpool-dev-embed.example",
+        "revisions": [{"revision": "warmpool-dev-embed-00002", "percent": 100}],
+        "ready": "True",
+    }
     assert document["publish_job"]["last"] == {"name": "publish-x1", "completed": "True"}
+
+
+def test_of_a_function_that_is_not_made_yet_the_status_says_so(cloud):
+    cloud.change(unmade=["warmpool-dev-embed"], unready=["warmpool-dev-digits-00001"])
+    shown = cloud.make("status").out.splitlines()
+    assert "function warmpool-dev-embed is not there, ready: Unknown" in shown
+    assert "function warmpool-dev-digits at https://warmpool-dev-digits.example, ready: False ()" in shown
+
+
+def test_images_are_built_where_nobody_said_what_is_deployed_to(cloud):
+    cloud.settings.unlink()
+    assert cloud.make("image").status == 0
+    assert cloud.calls() == SEQUENCES["image"]
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="there is no gcloud whose flags could be compared")
