@@ -1,8 +1,8 @@
-"""Compile what lies in some folders and has no bytecode yet, but for the tests that packages bring.
+"""Compile what lies in some folders and has no bytecode yet.
 
 Runs in the build, on the root file system that becomes the image. Nobody compares the bytecode with its source (PEP
-552): times of files change on their way into a registry. uv would compile the tests, too, and compileall in each layer
-all that the layers below it have.
+552): times of files change on their way into a registry. uv and compileall would compile in each layer all that the
+layers below it have.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ AT_A_TIME = 32  # files, for which one process is asked
 
 def lacking(folder: str) -> Iterator[str]:
     """The sources below a folder that have no bytecode."""
-    for found, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != "tests"]
+    for found, _, names in os.walk(folder):
         sources = (f"{found}/{name}" for name in names if name.endswith(".py"))
         yield from (source for source in sources if not Path(cache_from_source(source)).exists())
 
