@@ -140,8 +140,14 @@ def check_bytecode(path: Path) -> None:
     say(f"{compiled} of {len(sources)} modules have bytecode")
 
 
-def fill(path: Path, lock: Path) -> None:
-    """Make the environment hold what `lock` names and this project, editable."""
+def add_project(uv: str | Path, python: Path) -> None:
+    """Have this project in an environment that holds what it needs."""
+    run(uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    run(python, "-m", "compileall", "-q", *(name for name in OWN_CODE if (ROOT / name).is_dir()))
+
+
+def fill(path: Path, lock: Path, *, plain: bool) -> None:
+    """Make the environment hold what `lock` names and, unless it is to be `plain`, this project, editable."""
     uv = find_uv()
     unfinished = path / ".unfinished"
     if unfinished.exists() or not same_interpreter(path):
@@ -151,22 +157,23 @@ def fill(path: Path, lock: Path) -> None:
     say(f"installing what {lock.name} names (the first time this takes a minute or two)")
     python = path / "bin" / "python"
     run(uv, "pip", "sync", "--python", python, "--require-hashes", lock)
-    run(uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ROOT)
-    run(python, "-m", "compileall", "-q", *(name for name in OWN_CODE if (ROOT / name).is_dir()))
-    check_bytecode(path)
+    if not plain:
+        add_project(uv, python)
+        check_bytecode(path)
     unfinished.unlink()
 
 
-def install(path: Path, lock: Path) -> None:
+def install(path: Path, lock: Path, *, plain: bool) -> None:
     """Bring the environment at `path` up to date with `lock`; idempotent, and quick when nothing changed."""
     started_s = time.monotonic()
     digest, stamp = digest_of(lock), path / ".installed"
+    path.parent.mkdir(exist_ok=True)
     with exclusive(path):
         if stamp.is_file() and stamp.read_text() == digest and same_interpreter(path):
             stamp.touch()  # a checkout gave its inputs newer times, not other content
             return
         stamp.unlink(missing_ok=True)
-        fill(path, lock)
+        fill(path, lock, plain=plain)
         stamp.write_text(digest)
     say(f"{path.name} is ready ({time.monotonic() - started_s:.0f} s)")
 
@@ -176,9 +183,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("venv", type=Path, help="folder of the environment, relative to the repository")
     parser.add_argument("lock", type=Path, help="lock file, relative to the repository")
+    parser.add_argument("--plain", action="store_true", help="what the lock file names alone, without this project")
     arguments = parser.parse_args()
     try:
-        install(ROOT / arguments.venv, ROOT / arguments.lock)
+        install(ROOT / arguments.venv, ROOT / arguments.lock, plain=arguments.plain)
     except (InstallFailed, OSError, subprocess.SubprocessError) as error:
         say(f"failed: {error}")
         return 1

