@@ -84,14 +84,8 @@ class Copy:
         )
 
 
-def copied(folder: Path) -> Copy:
-    """A copy in a new folder, ready for `terraform test` of the runs above.
-
-    Without a provider the test is skipped; in CI it fails.
-    """
-    shutil.copytree(WRITTEN, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "tests"))
-    (folder / "tests").mkdir()
-    (folder / "tests" / "plans.tftest.hcl").write_text(RUNS)
+def provided() -> dict[str, str]:
+    """The environment of a terraform that finds the provider's stand-in, where there is that."""
     environment = dict(os.environ)
     if (STAND_IN / "setup.sh").is_file():
         said = subprocess.run(
@@ -103,6 +97,18 @@ def copied(folder: Path) -> Copy:
             check=True,
         ).stdout
         environment["TF_CLI_CONFIG_FILE"] = said.removeprefix("export TF_CLI_CONFIG_FILE=").strip()
+    return environment
+
+
+def copied(folder: Path) -> Copy:
+    """A copy in a new folder, ready for `terraform test` of the runs above.
+
+    Without a provider the test is skipped; in CI it fails.
+    """
+    shutil.copytree(WRITTEN, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "tests"))
+    (folder / "tests").mkdir()
+    (folder / "tests" / "plans.tftest.hcl").write_text(RUNS)
+    environment = provided()
     made = Copy(folder, environment)
     began = made.terraform("init", "-backend=false", "-input=false", "-no-color")
     if re.search("dial tcp|no such host|[Tt]imeout|connection re", began.stderr):

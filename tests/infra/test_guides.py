@@ -1,8 +1,10 @@
-"""Every command in every guide: what can be run here is run, in order, and shows what is shown; the rest exists."""
+"""Every command in every guide: what asks no cloud is run, in order, and shows what is shown; the rest exists."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import re
@@ -11,20 +13,29 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from infra.deploy.__main__ import parser
+from infra.images import podman
 from tests.infra.cloud import Cloud, Revisions, answering
-from tests.infra.guide import GUIDES, KINDS, ROOT, Reader, agrees, blocks, words
+from tests.infra.guide import GUIDES, KINDS, ROOT, Reader, agrees, blocks, lists, words
+from tests.infra.planned import STAND_IN, provided
+from tests.infra.sequences import BACK, DEPLOY, SEQUENCES
 from tests.ports import free_port
+from warmpool import cli
 
 pytestmark = pytest.mark.slow
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 # Each goes on with what the ones before it left.
-IN_ORDER = ("own-model.md", "upgrade-jaxlib.md", "compile-failures.md", "cost.md", "care.md")
-ELSEWHERE = {"cat", "cp", "curl", "echo", "git", "uv"}  # tools whose flags are not ours to check
+IN_ORDER = ("own-model.md", "upgrade-jaxlib.md", "compile-failures.md", "own-function.md", "cost.md", "care.md")
+IN_CHECKOUT = "deploy.md"
+ASKING = {*SEQUENCES, "deploy", "rollback"} - {"image", "infra-init"}
+"""Of make's targets those that ask a cloud."""
+TYPED = r"(?:\$ |make |warmpool |gcloud |git |terraform |podman |docker |uv |curl |pip |python )"
 STACK_PORTS = ("GRPC_PORT", "HTTP_PORT_2", "GRPC_PORT_2", "GCS_PORT", "OTLP_PORT", "PROMETHEUS_PORT")
 
 
@@ -43,9 +54,27 @@ def reader(tmp_path_factory):
         "STACK": str(folder / "stack"),
         "MODELS": "examples/digits/model.py",  # one of those that the guide has
     }
-    reader = Reader(folder, ports, variables)
+    missing = {
+        "make image": ", ".join(podman.missing()),
+        "make infra-init": "" if shutil.which("terraform") and STAND_IN.is_dir() else "terraform, or a provider for it",
+    }
+    lacking = () if "WARMPOOL_CI" in os.environ else tuple(name for name, why in missing.items() if why)
+    if shutil.which("terraform"):
+        variables["TF_CLI_CONFIG_FILE"] = provided().get("TF_CLI_CONFIG_FILE", "")
+    reader = Reader(folder, ports, variables, lacking)
     yield reader
     reader.end()
+    if (built := reader.tools / "built").exists():  # what others build from the same layers stays
+        podman.run("podman", "rmi", "--force", "--no-prune", "--ignore", *built.read_text().split())
+
+
+@pytest.fixture(autouse=True)
+def _told_if_not_all_was_run(request):
+    yield
+    if "reader" in request.fixturenames and (left_out := request.getfixturevalue("reader").left_out):
+        told = "; ".join(left_out)
+        left_out.clear()
+        pytest.skip(f"all was run but {told}, for which this machine lacks something")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +125,7 @@ def test_a_deployment_is_ready_and_judged_by_what_real_instances_say(reader, fol
 
 def test_the_stack_of_the_guide_answers_a_first_call(reader):
     try:
-        reader.follow(ROOT / "docs/guides/deploy.md")
+        reader.follow(ROOT / "docs/guides" / IN_CHECKOUT, within_checkout=True)
     finally:
         reader.run("make down ARGS=--destroy CONFIRM=yes")
 
@@ -104,7 +133,7 @@ def test_the_stack_of_the_guide_answers_a_first_call(reader):
 def test_every_guide_is_followed_or_has_nothing_to_run():
     for guide in GUIDES:
         runs = any(block.info == "console" for block in blocks(guide))
-        assert (guide.name in {*IN_ORDER, "deploy.md"}) == runs, guide.name
+        assert (guide.name in {*IN_ORDER, IN_CHECKOUT}) == runs, guide.name
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
@@ -116,6 +145,69 @@ def test_a_guide_has_blocks_of_known_kinds_alone(guide):
         kind = re.sub(r"^python \S+$", "python NAME", block.info)
         assert kind in KINDS
         assert kind != "console cloud" or not any(command.shown for command in block.commands), "nobody has seen that"
+        if kind.startswith("console"):
+            assert block.text.startswith("$ ")
+        elif not kind.startswith("python"):
+            assert not re.search(rf"^\s*{TYPED}", block.text, re.MULTILINE), "nobody runs that"
+
+
+def asks_a_cloud(pipeline):
+    """Whether anything of it does: Google's own tool, a store in a bucket, or what of make is about an environment."""
+    for command in words(pipeline):
+        tool, *others = command.split()
+        if tool == "make":
+            named = [word for word in re.sub(r'"[^"]*"', "", " ".join(others)).split() if "=" not in word]
+            if set(named) <= ASKING and "DRY_RUN" not in command:
+                return True
+        elif tool == "gcloud" or "gs://" in command:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_what_asks_no_cloud_is_not_marked_as_if_it_did(guide):
+    for block in blocks(guide):
+        if block.info == "console cloud":
+            for command in block.commands:
+                for pipeline in lists(command.text):
+                    assert asks_a_cloud(pipeline), f"{pipeline}: needs no account, so it has to be run"
+
+
+@pytest.mark.parametrize(
+    ("line", "marked"),
+    [
+        ("gcloud auth login", True),
+        ("for one in a b; do gcloud enable $one; done", True),
+        ("gcloud logging read x | warmpool traces --file -", True),
+        ('curl --header "x: $(gcloud auth print-identity-token)" URL', True),
+        ("warmpool publish toy.py --store gs://BUCKET", True),
+        ("warmpool publish toy.py --store store", False),
+        ("make push", True),
+        ('make deploy ARGS="--canary-s 60"', True),
+        ("make infra-up DRY_RUN=1", False),
+        ("make image push", False),
+        ("make image", False),
+        ("make infra-init", False),
+        ("gcloud auth login && make lock", False),
+        ("for one in a; do make lock; gcloud enable $one; done", False),
+        ("cat keys/a.pub >keys/b.pub", False),
+    ],
+)
+def test_it_is_known_of_a_line_whether_all_of_it_asks_a_cloud(line, marked):
+    assert all(asks_a_cloud(pipeline) for pipeline in lists(line)) == marked
+
+
+def test_targets_that_ask_a_cloud_do_and_the_others_do_not():
+    sequences = {**SEQUENCES, "deploy": DEPLOY, "rollback": [BACK]}
+    asks = re.compile(r"gcloud |terraform \S+ (plan|apply|show|output) ")
+    assert {name for name, commands in sequences.items() if any(map(asks.match, commands))} == ASKING
+
+
+def test_what_guides_leave_to_ci_it_does():
+    parts = re.search(r"^check: (.+?) ##", MAKEFILE, re.MULTILINE)
+    ran = (ROOT / ".ci/run").read_text()
+    assert parts
+    assert all(re.search(rf"^(make .* {part} |tests {part} )", ran, re.MULTILINE) for part in parts[1].split())
 
 
 def cloud_commands():
@@ -137,38 +229,48 @@ def targets():
 
 @functools.cache
 def help_of(*command):
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout
+    """What `warmpool COMMAND --help` says."""
+    with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
+        cli.main([*command, "--help"])
+    return said.getvalue()
+
+
+@functools.cache
+def all_help():
+    groups = {name: re.findall(r"^    ([a-z]+) ", help_of(name), re.MULTILINE) for name in cli.COMMANDS}
+    commands = [(name, *one) for name, inner in groups.items() for one in ([], *([of] for of in inner))]
+    return "".join(help_of(*command) for command in commands) + parser().format_help()
 
 
 def flags_of(text):
     return set(re.findall(r"(?<!\S)--[a-z-]+", text))
 
 
-@pytest.mark.parametrize("command", cloud_commands())
-def test_a_command_that_needs_an_account_exists_with_its_flags(command):
+def variables():
+    return set(re.findall(r"^([A-Z_0-9]+) \?=", MAKEFILE, re.MULTILINE))
+
+
+def check_exists(command):
+    """Fail if a command names a target, a variable, a command or a flag that is not there."""
     tool, *others = command.split()
     if tool == "make":
-        given = dict(word.split("=", 1) for word in others if "=" in word and not word.startswith("-"))
+        given = dict(re.findall(r'(\w+)=("[^"]*"|\S*)', command))
         named = [word for word in re.sub(r'"[^"]*"', "", " ".join(others)).split() if "=" not in word]
         assert set(named) <= targets()
-        assert all(re.search(rf"^{name} \?=", MAKEFILE, re.MULTILINE) for name in given)
-        assert flags_of(given.get("ARGS", "").strip('"')) | flags_of(command) <= flags_of(help_of("infra.deploy"))
-    elif tool == "uv" and "warmpool publish" in command:  # what it runs is ours
-        test_a_command_that_needs_an_account_exists_with_its_flags(command[command.index("warmpool publish") :])
-    elif tool == "uv" and others[:2] == ["pip", "compile"]:
-        assert others[-1].startswith("infra/")
-        assert (ROOT / others[-1]).is_file()
-        if uv := shutil.which("uv") or shutil.which(ROOT / ".venv-tools/bin/uv"):
-            known = subprocess.run([uv, "pip", "compile", "--help"], capture_output=True, text=True, check=True)
-            assert flags_of(command) <= flags_of(known.stdout)
+        assert given.keys() <= variables()
+        if set(named) & {*SEQUENCES, "deploy", "rollback"}:
+            assert flags_of(given.get("ARGS", "").strip('"')) <= flags_of(parser().format_help())
     elif tool == "warmpool":
-        name = [others[0], *(others[1:2] if others[0] in {"cache", "rollout", "buckets"} else ())]
-        assert flags_of(command) <= flags_of(help_of("warmpool.cli", *name))
+        assert others[0] in cli.COMMANDS
+        name = [others[0], *(others[1:2] if others[0] in {"cache", "rollout", "buckets"} and others[1:2] else ())]
+        assert flags_of(command) <= flags_of(help_of(*name))
     else:
-        assert tool == "gcloud" or tool in ELSEWHERE, f"{tool} is not known here"
+        assert tool in {"gcloud", "curl"}, f"{tool} is not known here"
+
+
+@pytest.mark.parametrize("command", cloud_commands())
+def test_a_command_that_needs_an_account_exists_with_its_flags(command):
+    check_exists(command)
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="there is no gcloud whose flags could be compared")
@@ -190,15 +292,34 @@ def test_gcloud_knows_what_the_guides_ask_of_it(tmp_path):
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
 def test_what_a_guide_names_in_passing_is_there(guide):
     text = guide.read_text()
-    commands = {"publish", "serve", "status", "traces", "cache", "buckets", "rollout"}
-    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets()
-    assert set(re.findall(r"`warmpool ([a-z]+)", text)) <= commands
-    for group, name in re.findall(r"`warmpool (cache|rollout|buckets) ([a-z]+)", text):
-        assert re.search(rf"^    {name} ", help_of("warmpool.cli", group), re.MULTILINE), name
-    for link in re.findall(r"\]\(([^)#:]+)", text):
+    for span in re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)):
+        words_of = span.split()
+        if words_of[0] in {"make", "warmpool"} and len(words_of) > 1:
+            check_exists(span)
+        elif span.startswith("--"):
+            assert flags_of(span) <= flags_of(all_help()), span
+        elif named := re.match(r"([A-Z]+)=", span):
+            assert named[1] in variables(), span
+    for link in re.findall(r"\]\((?!https:)([^)#:]+)", text):
         assert (guide.parent / link).exists(), link
     for path in re.findall(r"`((?:infra|tests|\.ci|\.github)/[\w./-]+)", text):
         assert (ROOT / path.replace("/ENV", "/dev")).exists(), path
+
+
+def test_what_the_readme_has_one_type_exists_and_its_model_and_function_are_as_they_are_tried():
+    readme = blocks(ROOT / "README.md")
+    typed = [line for block in readme if not block.info for line in block.text.splitlines()]
+    commands = [re.sub(r"^([A-Z_]+=\S+ )?(\.venv/bin/)?", "", line) for line in typed]
+    checked = [command.partition("#")[0] for command in commands if re.match(TYPED, command)]
+    for command in checked:
+        check_exists(command)
+    assert len(checked) > 10
+    model, function = (block.text for block in readme if block.info == "python")
+    (tried,) = (block.text for block in blocks(ROOT / "docs/guides/own-function.md") if block.info.startswith("python"))
+    assert function == tried
+    declared: dict[str, Any] = {}
+    exec(compile(model, "toy.py", "exec"), declared)
+    assert declared["model"].name == "toy"
 
 
 def test_every_threat_names_a_test_that_is_there():
