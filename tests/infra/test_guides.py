@@ -27,8 +27,6 @@ from tests.infra.sequences import BACK, DEPLOY, SEQUENCES
 from tests.ports import free_port
 from warmpool import cli
 
-pytestmark = pytest.mark.slow
-
 MAKEFILE = (ROOT / "Makefile").read_text()
 # Each goes on with what the ones before it left.
 IN_ORDER = ("own-model.md", "upgrade-jaxlib.md", "compile-failures.md", "own-function.md", "cost.md", "care.md")
@@ -82,6 +80,7 @@ def followed():
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_ORDER)
 def test_what_a_guide_shows_is_what_happens(reader, followed, name):
     for before in IN_ORDER[len(followed) : IN_ORDER.index(name) + 1]:
@@ -90,6 +89,7 @@ def test_what_a_guide_shows_is_what_happens(reader, followed, name):
     assert name in followed
 
 
+@pytest.mark.slow
 def test_a_deployment_is_ready_and_judged_by_what_real_instances_say(reader, followed, tmp_path):
     """Only the cloud's tools are stood for: both revisions are an instance that has answered requests."""
     for before in IN_ORDER[len(followed) :]:
@@ -123,6 +123,7 @@ def test_a_deployment_is_ready_and_judged_by_what_real_instances_say(reader, fol
     assert cloud.world["shares"] == {"pool-00003": 100}
 
 
+@pytest.mark.slow
 def test_the_stack_of_the_guide_answers_a_first_call(reader):
     try:
         reader.follow(ROOT / "docs/guides" / IN_CHECKOUT, within_checkout=True)
