@@ -88,7 +88,7 @@ class Reader:
 
     Attributes:
         port: That of the instance of the guides.
-        checkout: The copy that the guide which is followed has; there is none before the first guide.
+        checkout: The copy that the guide has which was followed last, of those that want one.
         left_out: The commands that were not run.
     """
 
@@ -132,7 +132,8 @@ class Reader:
         """The status of a command, and what it said, whatever its colours."""
         for named, port in self._ports.items():
             command = command.replace(f"localhost:{named}", f"127.0.0.1:{port}")
-        command = command.replace("CHECKOUT", str(self.checkout))
+        if "CHECKOUT" in command:
+            command = command.replace("CHECKOUT", str(self.checkout))
         written, said = self.folder / ".command", self.folder / ".said"
         written.write_text(f"{command}\n")
         assert self._shell.stdin
@@ -145,7 +146,8 @@ class Reader:
 
     def follow(self, guide: Path, *, within_checkout: bool = False) -> None:
         """Do all that a guide says, in our folder or in a checkout, which is as it is here; and see what it shows."""
-        self.checkout = checked_out(self.folder / f".{guide.stem}", self._environment)
+        if within_checkout or "CHECKOUT" in guide.read_text():
+            self.checkout = checked_out(self.folder / f".{guide.stem}", self._environment)
         if within_checkout:
             self.run("cd CHECKOUT")
         for block in blocks(guide):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import io
@@ -20,6 +21,7 @@ from ruamel.yaml import YAML
 
 from infra.deploy.__main__ import parser
 from infra.images import podman
+from infra.stack import options as stack_options
 from tests.infra.cloud import Cloud, Revisions, answering
 from tests.infra.guide import GUIDES, KINDS, ROOT, Reader, agrees, blocks, lists, words
 from tests.infra.planned import STAND_IN, provided
@@ -31,6 +33,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 # Each goes on with what the ones before it left.
 IN_ORDER = ("own-model.md", "upgrade-jaxlib.md", "compile-failures.md", "own-function.md", "cost.md", "care.md")
 IN_CHECKOUT = "deploy.md"
+OTHERS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "infra/terraform/README.md")
+BLOCKS = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 ASKING = {*SEQUENCES, "deploy", "rollback"} - {"image", "infra-init"}
 """Of make's targets those that ask a cloud."""
 TYPED = r"(?:\$ |make |warmpool |gcloud |git |terraform |podman |docker |uv |curl |pip |python )"
@@ -142,6 +146,7 @@ def test_a_guide_has_blocks_of_known_kinds_alone(guide):
     text = guide.read_text()
     found = blocks(guide)
     assert text.count("\n```") == 2 * len(found)
+    assert not re.search(rf"^~~~|^(\t| {{4,}}){TYPED}", BLOCKS.sub("", text), re.MULTILINE), "a block of another form"
     for block in found:
         kind = re.sub(r"^python \S+$", "python NAME", block.info)
         assert kind in KINDS
@@ -247,8 +252,12 @@ def flags_of(text):
     return set(re.findall(r"(?<!\S)--[a-z-]+", text))
 
 
+@functools.cache
 def variables():
-    return set(re.findall(r"^([A-Z_0-9]+) \?=", MAKEFILE, re.MULTILINE))
+    """Make's own, and those that the stack takes."""
+    stack = argparse.ArgumentParser()
+    stack_options.add_arguments(stack, {})
+    return {one.dest.upper() for one in stack._actions} | set(re.findall(r"^([A-Z_0-9]+) \?=", MAKEFILE, re.MULTILINE))
 
 
 def check_exists(command):
@@ -290,10 +299,10 @@ def test_gcloud_knows_what_the_guides_ask_of_it(tmp_path):
     assert len(results) == len(commands)
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+@pytest.mark.parametrize("guide", [*GUIDES, *OTHERS], ids=lambda guide: str(guide.relative_to(ROOT)))
 def test_what_a_guide_names_in_passing_is_there(guide):
     text = guide.read_text()
-    for span in re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)):
+    for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", BLOCKS.sub("", text)):
         words_of = span.split()
         if words_of[0] in {"make", "warmpool"} and len(words_of) > 1:
             check_exists(span)
