@@ -35,7 +35,7 @@ def test_what_the_examples_functions_import_is_in_their_lock_as_it_is_tested() -
 
 
 def test_a_folder_of_functions_that_asks_for_nothing_has_no_lock_and_is_told_so() -> None:
-    command = [sys.executable, ROOT / ".ci/lock.py", "functions"]
+    command = [sys.executable, str(ROOT / ".ci/lock.py"), "functions"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr == (
