@@ -31,7 +31,7 @@ from cache.fingerprint import Fingerprint
 from cache.ingredients import differences, digest_ingredients
 from cache.key import made_for
 from cache.signing import Trust
-from warmpool import messages
+from warmpool import messages, slices
 from warmpool.arena import Arena, Region, regions
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.loaders import Loaders
@@ -86,6 +86,7 @@ class Lane:
             )
         )
         self._loaders.start()
+        slices.ask_for(slices.SHORT_S)  # of this thread alone
         while data := self.channel.recv(MESSAGE_BYTES_MAX):
             match messages.decode_from_front(data):
                 case messages.Run() as run:
@@ -223,6 +224,7 @@ def main(argument: dict[str, Any], channel: socket.socket, _descriptors: list[in
     """Entry of the fork: `argument` has "mode"; all else comes with the first message, once the front knows it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to the whole group, it is the front's to act on
     use_one_heap()
+    slices.ask_for(slices.OWN_S)  # not the front's, which its zygotes may have
     stages: list[messages.Stage] = []
     with _staged(stages, "client"):
         runtime = Runtime.open(argument["mode"])

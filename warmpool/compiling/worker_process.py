@@ -24,6 +24,7 @@ from cache.errors import CacheError, StoreUnavailable
 from cache.opening import open_store
 from cache.records import decoded
 from cache.signed_store import SignedStore
+from warmpool import slices
 from warmpool.compiling import protocol
 from warmpool.compiling.protocol import Alive, Done, FromWorker, Job, Open, Place, Placed
 from warmpool.compiling.pulse import Pulse
@@ -168,7 +169,9 @@ class _Logged:
 def main() -> int:
     """Work until stdin ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    slices.ask_for(slices.SHORT_S)  # its own
     pulse = Pulse(os.sched_getaffinity(0))
+    slices.ask_for(slices.OWN_S)
     os.nice(NICE)
     with contextlib.suppress(OSError):  # then it is no more than nice
         os.sched_setscheduler(0, POLICY, os.sched_param(0))

@@ -29,9 +29,11 @@ from tests.warmpool.compiling.place import (
 )
 from tests.warmpool.dead_leases import shorten
 from tests.warmpool.publishing.toy import Heard, Toy
+from tests.warmpool.sliced import told_of
 from warmpool import wire
 from warmpool.compiling.pulse import PROCESSORS_MAX
 from warmpool.publishing.publish import Options, publish
+from warmpool.slices import SHORT_S, slice_s
 
 COMPILE_S_MAX = 60
 SMALLEST, LARGEST = 1, 8  # of each of the models of one instance; what is between them cannot be made
@@ -174,6 +176,12 @@ def test_the_worker_and_all_that_it_starts_get_what_nobody_else_wants_of_the_pro
     assert found_of(os.sched_getscheduler, threads) == {os.SCHED_IDLE} | pulse
     assert os.getpriority(os.PRIO_PROCESS, instance.process.pid) == 0
     assert found_of(os.sched_getscheduler, instance.pids - processes) == {os.SCHED_OTHER}
+    if told_of():  # who serves gets processors sooner, and who compiles does not
+        serve = {instance.process.pid, *(lane["pid"] for lane in instance.status()["lanes"] if lane["pid"])}
+        assert len(serve) >= 2
+        wait_until(lambda: max(found_of(slice_s, serve)) < 2 * SHORT_S < min(found_of(slice_s, processes)))
+        beats = [one for one in threads if os.sched_getscheduler(one) == os.SCHED_OTHER]
+        assert max(found_of(slice_s, beats), default=SHORT_S) < 2 * SHORT_S
 
     processes |= {instance.process.pid, *descendants(instance.process.pid)}
     assert instance.stop(number) == (0 if number == signal.SIGTERM else -number)
