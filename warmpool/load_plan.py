@@ -62,7 +62,7 @@ class LoadPlan:
 
     `work` is in load order; `missing` says why a version (by key) is not part of it, `absent` why an executable cannot
     be loaded. Executables are numbered; the next one would get the number `end`, and none is ever given twice.
-    `quietly`: what is no minimum set is loaded on what batches leave of the processor.
+    `quietly`: what is no minimum set is loaded one by one.
     """
 
     end: int = 0

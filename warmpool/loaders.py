@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import threading
@@ -12,7 +11,8 @@ from collections.abc import Callable
 from warmpool import messages
 
 LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
-QUIET_NICE = 10  # of a third one, beside whose loads batches are to run as if there were none: a tenth of their weight
+# A third one does what comes while batches run, one after the other. It is no nicer: it may hold the interpreter's lock
+# or the heap's when it is put off, and then who runs batches waits as well.
 
 
 class Loaders:
@@ -29,24 +29,18 @@ class Loaders:
 
     def start(self) -> None:
         """Begin."""
-        for works, nice in ((self._soon, 0),) * LOADERS + ((self._quietly, QUIET_NICE),):
-            threading.Thread(target=self._run, args=(works, nice), name="loader", daemon=True).start()
+        for works in (*(self._soon,) * LOADERS, self._quietly):
+            threading.Thread(target=self._run, args=(works,), name="loader", daemon=True).start()
 
     def put(self, work: messages.Work) -> None:
         """Have something done."""
         quietly = isinstance(work, messages.Load) and work.quietly
         (self._quietly if quietly else self._soon).put(work)
 
-    def _run(self, works: queue.SimpleQueue[messages.Work], nice: int) -> None:
+    def _run(self, works: queue.SimpleQueue[messages.Work]) -> None:
         try:
-            with contextlib.suppress(OSError):  # then it is as loud as the others
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _niceness() + nice)  # a thread's, on Linux
             while True:
                 self._work_off(works.get())
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
             os._exit(1)  # the front starts another
-
-
-def _niceness() -> int:
-    return os.getpriority(os.PRIO_PROCESS, 0)
