@@ -174,7 +174,7 @@ imports: install ## check who imports whom
 	@$(PYTHON_BIN)/lint-imports --no-logo
 
 lock: ## refresh the lock files from pyproject.toml (FUNCTIONS=folder: that of its functions alone, from its requirements.in)
-	@python=$$(sh .ci/find_python.sh) && "$$python" .ci/lock.py $(FUNCTIONS)
+	@python=$$(sh .ci/find_python.sh) && "$$python" .ci/lock.py $(if $(FUNCTIONS),'$(FUNCTIONS)')
 
 clean: ## remove environments, caches and built packages; stores stay
 	rm -rf .venv .venv-oldest .venv-tools .venv-infra .venv*.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .tools

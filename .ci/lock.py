@@ -28,7 +28,9 @@ def compile_lock(name: str, *arguments: str, made_by: str = "make lock") -> None
         "--python", sys.executable, "--python-version", "3.12", "--output-file", name, *arguments,
     ]  # fmt: skip
     print(f"lock: {name}", file=sys.stderr, flush=True)
-    subprocess.run(command, cwd=ROOT, env=environment(), check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=ROOT, env=environment(), check=False, stdout=subprocess.DEVNULL)
+    if done.returncode:  # uv has said why
+        sys.exit(f"lock: {name} stays as it was")
     if found := re.search(r"\S*://\S*", (ROOT / name).read_text()):
         sys.exit(f"lock: {name} names a host, which a mirror's user cannot reach: {found[0]}")
 

@@ -67,7 +67,7 @@ class Images:
             functions: Folder of the functions that the function's image holds; a LOCK in it says what they need.
 
         Raises:
-            UsageError: There is no such folder, or no image may hold it.
+            UsageError: There is no such folder, or no image can hold it.
         """
         folder = _let_in(functions)
         needs = (f"--build-arg=REQUIREMENTS={folder / LOCK}",) if (folder / LOCK).is_file() else ()
@@ -111,8 +111,8 @@ class Images:
 def _let_in(functions: str) -> Path:
     """The folder, if images are built with it."""
     folder = Path(functions)
-    if folder.is_absolute() or ".." in folder.parts or not folder.is_dir():
-        raise UsageError(f"FUNCTIONS is {functions!r}, allowed: a folder of this checkout")
+    if folder.is_absolute() or ".." in folder.parts or not folder.parts or " " in functions or not folder.is_dir():
+        raise UsageError(f"FUNCTIONS is {functions!r}, allowed: a folder of this checkout, without blanks in its name")
     let_in = re.findall(r"^!(\S+)", _IGNORED.read_text(), re.MULTILINE)
     if not any(folder.is_relative_to(one) for one in let_in):
         raise UsageError(f"FUNCTIONS is {functions!r}, which no image is built with: add !{folder} to {_IGNORED}")

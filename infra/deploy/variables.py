@@ -27,10 +27,16 @@ def check_variables(folder: Path) -> None:
     """
     known = {name for file in folder.glob("*.tf") for name in _DECLARED.findall(file.read_text())}
     for file in sorted(file for form in _READ for file in folder.glob(form)):
-        names = _names_of_json(file) if file.suffix == ".json" else _names(file.read_text())
-        for name in names:
+        for name in _names_of_json(file) if file.suffix == ".json" else _names(_text(file)):
             if name not in known:
                 raise UsageError(f"{file} sets {name!r}, allowed: {', '.join(sorted(known))}")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _names(text: str) -> Iterator[str]:
@@ -43,10 +49,11 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _names_of_json(file: Path) -> list[str]:
+    """What a file sets; "//" is a comment to Terraform."""
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(_text(file))
     except ValueError as error:
         raise UsageError(f"{file} is no JSON: {error}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{file} holds {type(content).__name__}, allowed: an object with a value for each variable")
-    return list(content)
+    return [name for name in content if name != "//"]

@@ -43,6 +43,18 @@ def test_a_folder_of_functions_that_asks_for_nothing_has_no_lock_and_is_told_so(
     )
 
 
+def test_what_cannot_be_locked_leaves_the_lock_as_it_was_and_ends_with_a_line_that_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "of mine"
+    folder.mkdir()
+    (folder / "requirements.in").write_text("no package\n")
+    command = ["make", "--no-print-directory", "lock", f"FUNCTIONS={folder}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert f"\nlock: {folder}/requirements-function.lock stays as it was\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["requirements.in"]
+
+
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_names_no_host_and_has_a_hash_for_every_package(lock: str) -> None:
     text = (IMAGES / lock).read_text()
@@ -82,8 +94,7 @@ def test_the_argument_variant_chooses_the_lock_of_an_instance() -> None:
     assert locks == ["requirements-instance-${VARIANT}.lock"]
     assert re.findall(r"^ARG VARIANT\S*$", text, re.MULTILINE) == ["ARG VARIANT=cpu"]
     assert {locks[0].replace("${VARIANT}", variant) for variant in images.VARIANTS} <= set(LOCKS)
-    publisher = text.partition(" AS publisher")[2]
-    assert '"sync"' not in publisher, "it adds to what is there, be that another variant"
+    assert '"sync"' not in text + (IMAGES / "packages.py").read_text(), "a publisher's are added, be the rest a variant"
 
 
 def test_the_publisher_adds_to_the_instance() -> None:

@@ -12,8 +12,9 @@ import subprocess
 import pytest
 
 from infra.deploy.errors import UsageError
-from infra.deploy.images import LOCK
+from infra.deploy.images import LOCK, Images
 from infra.deploy.settings import ALLOWED
+from infra.deploy.shell import Shell
 from infra.deploy.variables import check_variables
 from tests.infra.cloud import IMAGE, NEW, OLD, READY, REGISTRY, ROOT, TOOLS, Cloud, Revisions, answering, exposition
 from tests.infra.sequences import BACK, DEPLOY, FOLLOWERS, PUSH, SEQUENCES, find, send_back
@@ -213,6 +214,9 @@ def test_a_variable_that_a_tfvars_file_misspells_is_one_line_that_names_it(tmp_p
     given.write_text(f'{RIGHT}callrs = ["user:a@example.com"]\n')
     with pytest.raises(UsageError, match=rf"^{given} sets 'callrs', allowed: callers, log-days, region$"):
         check_variables(tmp_path)
+    given.write_bytes(b'region = "\xff"\n')
+    with pytest.raises(UsageError, match=rf"^{given} is no UTF-8: invalid start byte at byte 10$"):
+        check_variables(tmp_path)
     given.write_text("log-dys={\nall=7\n}\n")
     with pytest.raises(UsageError, match=rf"^{given} sets 'log-dys', allowed: "):
         check_variables(tmp_path)
@@ -222,6 +226,7 @@ def test_a_variable_that_a_tfvars_file_misspells_is_one_line_that_names_it(tmp_p
     ("text", "words"),
     [
         ('{"log-days": {"all": 7}}', ""),
+        ('{"//": "why", "region": "x"}', ""),
         ('{"log-days": {"all": 7}, "callrs": []}', " sets 'callrs', allowed: callers, log-days, region"),
         ('{"region": "x"', " is no JSON: "),
         ('["region"]', " holds list, allowed: an object with a value for each variable"),
@@ -360,12 +365,23 @@ def test_a_folder_of_functions_that_is_named_is_built_with_the_lock_that_it_has(
     assert not (ROOT / "examples/options" / LOCK).exists()
     assert " --build-arg=FUNCTIONS=examples/options --tag=" in cloud.calls()[3]
     left_out = "which no image is built with: add !tests/infra to .containerignore"
-    wrong = dict.fromkeys(("none", str(tmp_path), f"../{ROOT.name}"), "allowed: a folder of this checkout")
+    allowed = "allowed: a folder of this checkout, without blanks in its name"
+    wrong = dict.fromkeys(("none", str(tmp_path), f"../{ROOT.name}", "."), allowed)
     for folder, words in (wrong | {"tests/infra": left_out}).items():
         done = cloud.make("image", FUNCTIONS=folder)
         assert done.status == 2
         assert done.told() == [f"image: FUNCTIONS is '{folder}', {words}"]
     assert (ROOT / ".dockerignore").samefile(ROOT / ".containerignore")
+
+
+def test_a_folder_of_functions_with_a_blank_in_its_name_is_refused_since_no_image_can_be_told_of_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "of mine").mkdir()
+    (tmp_path / ".containerignore").write_text("*\n!of mine\n!of\n")
+    with pytest.raises(UsageError, match=r"^FUNCTIONS is 'of mine', allowed: .* without blanks in its name$"):
+        Images(Shell(dry=True), "tag", "cpu").build(functions="of mine")
 
 
 @pytest.mark.parametrize("engine", ["docker", "buildah"])
