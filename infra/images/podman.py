@@ -67,6 +67,12 @@ def make_base() -> None:
         run("podman", "import", "--quiet", archive, BASE)
 
 
+def build_options(**arguments: str) -> list[str]:
+    """What `build` of podman and of buildah needs to be told on this machine, and arguments of a Containerfile."""
+    given = (f"--build-arg={name}={value}" for name, value in (_indexes() | arguments).items())
+    return ["--isolation=chroot", "--network=host", "--pull=never", "--layers", *given, *_mounts()]
+
+
 def build(target: str, tag: str = "local", **arguments: str) -> str:
     """Build an image; its name.
 
@@ -78,11 +84,9 @@ def build(target: str, tag: str = "local", **arguments: str) -> str:
     Raises:
         subprocess.CalledProcessError: It failed.
     """
-    given = [f"--build-arg={name}={value}" for name, value in (_indexes() | arguments).items()]
     run(
-        "buildah", "build", "--isolation=chroot", "--network=host", "--pull=never", "--layers", *given,
-        *_mounts(), f"--file=infra/images/{FILES[target]}/Containerfile", f"--target={target}",
-        f"--tag={image(target, tag)}", ".",
+        "buildah", "build", *build_options(**arguments), f"--file=infra/images/{FILES[target]}/Containerfile",
+        f"--target={target}", f"--tag={image(target, tag)}", ".",
     )  # fmt: skip
     return image(target, tag)
 

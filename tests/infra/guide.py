@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 COMMAND_S_MAX = 1200.0  # images, where nothing of them was built before
 KINDS = ("console", "console cloud", "python NAME", "yaml", "text")
+# Settings of what is tested, and what says, within a hook of git's, that every repository is the one of the hook.
+_OURS = ("OTEL_", "WARMPOOL_", "MAKE", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 _BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS = re.compile(r"\(exit status (\d+)\)")
@@ -113,9 +115,7 @@ class Reader:
         warmpool = Path(sys.executable).with_name("warmpool")
         asking = f'case "$1" in status|traces) set -- "$@" --url "http://127.0.0.1:{ports[8000]}";; esac'
         self._tool(tools, "warmpool", f'{asking}\nexec "{warmpool}" "$@"')
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "WARMPOOL_", "MAKE"))
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         installed = (warmpool.parent, ROOT / ".venv-tools/bin")
         kept["PATH"] = os.pathsep.join([str(tools), *map(str, installed), os.environ["PATH"]])
         self._environment = {**PERSON, "UV_SYSTEM_CERTS": "1", **kept, **variables, "NO_COLOR": "1"}

@@ -18,11 +18,9 @@ def main(folder: Path, *words: str) -> None:
     found = next(path for path in os.get_exec_path() if path != str(folder) and shutil.which("podman", path=path))
     if words[0] == "build":
         podman.make_base()
-        given = (f"--build-arg={name}={value}" for name, value in podman._indexes().items())
-        here = ("--isolation=chroot", "--network=host", "--pull=never", "--layers", *given, *podman._mounts())
         with (folder / "built").open("a") as built:
             built.writelines(f"{word.removeprefix('--tag=')}\n" for word in words if word.startswith("--tag="))
-        words = ("build", *here, *words[1:])
+        words = ("build", *podman.build_options(), *words[1:])
     os.execve(f"{found}/podman", ["podman", *words], podman.environment())
 
 
