@@ -71,15 +71,21 @@ class PlanFollowing:
             lane: The lane.
             only: The versions (by key) that are looked at; None for all.
         """
-        plan = lane.held.load_plan
-        if plan is None:
-            return
-        having = dict(plan.loadables)
-        further = LoadPlan(end=plan.end, weights=dict(plan.weights), missing=dict(plan.missing), quietly=True)
-        asked = f"plans of {lane.name}"
-        gone = await self._calls.ask(asked, partial(self._models.change, lane, having, further, only))
-        if gone is None or lane.held.load_plan is not plan or plan.loadables.keys() != having.keys():
-            return  # another process, or other executables have come meanwhile: the next look sees to it
+        while (plan := lane.held.load_plan) is not None:
+            having = dict(plan.loadables)
+            further = LoadPlan(end=plan.end, weights=dict(plan.weights), missing=dict(plan.missing), quietly=True)
+            asked = f"plans of {lane.name}"
+            gone = await self._calls.ask(asked, partial(self._models.change, lane, having, further, only))
+            if gone is None:
+                return
+            if lane.held.load_plan is plan and plan.loadables.keys() == having.keys():
+                self._follow(lane, plan, further, gone)
+                return
+            # Another process, or other executables have come meanwhile, and nobody else may look for long.
+
+    def _follow(
+        self, lane: LaneProxy, plan: LoadPlan, further: LoadPlan, gone: Mapping[ServedMethod, tuple[int, ...]]
+    ) -> None:
         plan.missing = further.missing
         if further.work or further.loadables:
             _tell("lane is to hold more", lane, further.loadables.values())

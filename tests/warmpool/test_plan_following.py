@@ -152,22 +152,30 @@ def test_while_the_store_is_away_nothing_changes() -> None:
     assert (world.lane.extended, world.lane.retired) == ([], [])
 
 
-def test_an_answer_that_is_about_another_process_or_other_executables_is_not_used() -> None:
-    for change in ("process", "executables"):
-        world = World(0, 1)
-        world.models.gone = (0,)
+@pytest.mark.parametrize("change", ["process", "executables"])
+def test_an_answer_that_is_about_another_process_or_other_executables_is_not_used_and_asked_for_again(
+    change: str,
+) -> None:
+    world = World(0, 1)
+    world.models.gone = (0,)
+    missing = {"other": "it is not"}
 
-        def meanwhile(world: World = world, change: str = change) -> None:
-            if change == "process":
-                world.lane.load_plan = LoadPlan(loadables={0: loadable(0)})
-            else:
-                assert world.lane.load_plan is not None
-                world.lane.load_plan.loadables[9] = loadable(9)
-                world.lane.states[9] = "warm"
+    def meanwhile() -> None:
+        plan = world.lane.load_plan
+        assert plan is not None
+        if len(world.models.asked) > 1:
+            world.models.gone, world.models.new = (), len(plan.loadables) + 1
+        elif change == "process":
+            world.lane.load_plan = LoadPlan(end=7, loadables={0: loadable(0)}, missing=missing)
+        else:
+            plan.loadables[9] = loadable(9)
+            world.lane.states[9] = "warm"
 
-        world.models.meanwhile = meanwhile
-        world.look()
-        assert (world.lane.extended, world.lane.retired) == ([], [])
+    world.models.meanwhile = meanwhile
+    world.look()
+    assert len(world.models.asked) == 2
+    assert [list(plan.loadables) for plan in world.lane.extended] == [[7 if change == "process" else 2]]
+    assert world.lane.retired == []
 
 
 def test_a_lane_that_has_not_said_what_it_is_has_no_plan_to_change() -> None:
