@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -87,16 +88,25 @@ class Copy:
 def provided() -> dict[str, str]:
     """The environment of a terraform that finds the provider's stand-in, where there is that."""
     environment = dict(os.environ)
-    if (STAND_IN / "setup.sh").is_file():
-        said = subprocess.run(
-            ["sh", str(STAND_IN / "setup.sh"), str(ROOT / ".venv-infra" / "schema")],
-            env={"PYTHON": sys.executable, **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout
-        environment["TF_CLI_CONFIG_FILE"] = said.removeprefix("export TF_CLI_CONFIG_FILE=").strip()
+    setup, made = STAND_IN / "setup.sh", ROOT / ".venv-infra" / "schema"
+    if not setup.is_file():
+        return environment
+    made.mkdir(parents=True, exist_ok=True)
+    told = made / "told"
+    with made.with_name("schema.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Once: it writes anew what terraforms of other tests read.
+        if not told.is_file() or told.stat().st_mtime < setup.stat().st_mtime or str(STAND_IN) not in told.read_text():
+            said = subprocess.run(
+                ["sh", str(setup), str(made)],
+                env={"PYTHON": sys.executable, **environment},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=True,
+            ).stdout
+            told.write_text(f"{said.removeprefix('export TF_CLI_CONFIG_FILE=').strip()}\n{STAND_IN}\n")
+        environment["TF_CLI_CONFIG_FILE"] = told.read_text().splitlines()[0]
     return environment
 
 
