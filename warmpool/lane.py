@@ -86,7 +86,7 @@ class Lane:
             )
         )
         self._loaders.start()
-        slices.ask_for(slices.SHORT_S)  # of this thread alone
+        slices.ask_for(slices.SHORT_S)  # for the thread that runs batches: the loaders are there already
         while data := self.channel.recv(MESSAGE_BYTES_MAX):
             match messages.decode_from_front(data):
                 case messages.Run() as run:

@@ -21,6 +21,7 @@ from warmpool.store_calls import StoreCalls
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 20.0
+LOOKS_MAX = 3  # one after the other
 _READY = ("warm", "evicted")  # what gave its place to something else can be loaded again
 
 
@@ -64,24 +65,29 @@ class PlanFollowing:
             for lane in self._lanes:
                 await self.look(lane)
 
-    async def look(self, lane: LaneProxy, only: Collection[str] | None = None) -> None:
+    async def look(self, lane: LaneProxy, only: Collection[str] | None = None) -> bool:
         """Let a lane take up what is new, and give up what is planned no more once all else of its method is ready.
+
+        False: nothing was done, since the lane has not said what it is, the store is away, or all changes meanwhile.
 
         Args:
             lane: The lane.
             only: The versions (by key) that are looked at; None for all.
         """
-        while (plan := lane.held.load_plan) is not None:
+        for _ in range(LOOKS_MAX):
+            if (plan := lane.held.load_plan) is None:
+                return False
             having = dict(plan.loadables)
             further = LoadPlan(end=plan.end, weights=dict(plan.weights), missing=dict(plan.missing), quietly=True)
             asked = f"plans of {lane.name}"
             gone = await self._calls.ask(asked, partial(self._models.change, lane, having, further, only))
             if gone is None:
-                return
+                return False
             if lane.held.load_plan is plan and plan.loadables.keys() == having.keys():
                 self._follow(lane, plan, further, gone)
-                return
-            # Another process, or other executables have come meanwhile, and nobody else may look for long.
+                return True
+            # Another process, or other executables have come meanwhile.
+        return False
 
     def _follow(
         self, lane: LaneProxy, plan: LoadPlan, further: LoadPlan, gone: Mapping[ServedMethod, tuple[int, ...]]

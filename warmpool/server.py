@@ -40,7 +40,7 @@ async def run_server(instance: Instance, http_socket: socket.socket) -> None:
     """Bring the instance up, serve until SIGTERM or SIGINT, drain, go down."""
     stopping = asyncio.Event()
     sys.setswitchinterval(SWITCH_S)
-    slices.ask_for(slices.SHORT_S)
+    slices.ask_for(slices.SHORT_S)  # and for all threads that are started from here
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     signal.signal(signal.SIGCHLD, lambda *_: bury())  # uvloop keeps this one for subprocesses of its own, and has none

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
+import sys
 
 SHORT_S = 0.0001  # the least that Linux takes
 OWN_S = 0.0  # the system's own
@@ -59,9 +59,10 @@ def _attributes(thread: int) -> _Attributes:
 
 def _call(which: int, thread: int, attributes: _Attributes, *more: int) -> None:
     """A system call that C libraries have no function for. Raises OSError."""
-    numbers = _CALLS.get(platform.machine()) if os.uname().sysname == "Linux" else None
+    system = os.uname()
+    numbers = _CALLS.get(system.machine) if system.sysname == "Linux" and sys.maxsize >> 32 else None
     if numbers is None:
-        raise OSError(f"no such call is known of {platform.machine()}")
+        raise OSError(f"no such call is known of {system.sysname} on {system.machine}")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(numbers[which], thread, ctypes.byref(attributes), *more):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -23,7 +23,7 @@ from warmpool.catalog import ServedMethod
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.manifest import ExecutableSpec, PlanSpec, Target, bucket_name, encode
-from warmpool.plan_following import PlanFollowing
+from warmpool.plan_following import LOOKS_MAX, PlanFollowing
 from warmpool.selection import Candidate
 from warmpool.store_calls import StoreCalls
 from warmpool.traffic_record import read_records
@@ -112,8 +112,8 @@ class World:
     def _notice(self) -> None:
         self.noticed += 1
 
-    def look(self) -> None:
-        asyncio.run(self.following.look(cast("LaneProxy", self.lane)))
+    def look(self) -> bool:
+        return asyncio.run(self.following.look(cast("LaneProxy", self.lane)))
 
 
 def test_while_the_plan_is_the_same_nothing_happens() -> None:
@@ -148,7 +148,7 @@ def test_what_is_new_and_lost_from_the_store_is_noticed_and_nothing_goes_for_it(
 def test_while_the_store_is_away_nothing_changes() -> None:
     world = World(0, 1)
     world.models.gone, world.models.away = (0,), True
-    world.look()
+    assert not world.look()
     assert (world.lane.extended, world.lane.retired) == ([], [])
 
 
@@ -172,7 +172,7 @@ def test_an_answer_that_is_about_another_process_or_other_executables_is_not_use
             world.lane.states[9] = "warm"
 
     world.models.meanwhile = meanwhile
-    world.look()
+    assert world.look()
     assert len(world.models.asked) == 2
     assert [list(plan.loadables) for plan in world.lane.extended] == [[7 if change == "process" else 2]]
     assert world.lane.retired == []
@@ -181,8 +181,21 @@ def test_an_answer_that_is_about_another_process_or_other_executables_is_not_use
 def test_a_lane_that_has_not_said_what_it_is_has_no_plan_to_change() -> None:
     world = World(0)
     world.lane.load_plan = None
-    world.look()
+    assert not world.look()
     assert world.lane.extended == []
+
+
+def test_a_lane_that_changes_all_the_time_is_left_to_another_look() -> None:
+    world = World(0, 1)
+
+    def meanwhile() -> None:
+        assert world.lane.load_plan is not None
+        number = 10 + len(world.models.asked)
+        world.lane.load_plan.loadables[number] = loadable(number)
+
+    world.models.meanwhile = meanwhile
+    assert not world.look()
+    assert (len(world.models.asked), world.lane.extended) == (LOOKS_MAX, [])
 
 
 # With real processes

@@ -13,14 +13,14 @@ from typing import Any
 
 from warmpool.catalog import ServedMethod
 from warmpool.compiling.forecast import LOAD_S, CompileTimes, Schedule, scheduled
-from warmpool.compiling.gaps import Gap, Target
+from warmpool.compiling.gaps import Gap, Made, Target
 from warmpool.compiling.history import History
 from warmpool.compiling.order import Ranked, jobs_of
 from warmpool.compiling.protocol import Done, Place, Placed
 from warmpool.selection import Sizes, covers
 
 DEATHS_MAX = 2
-ARRIVING_S_MAX = 10.0  # until lanes are told of what was made
+ARRIVING_S_MAX = 10.0  # until lanes have loaded what was made
 SHOWN_MAX = 64
 UNSEEN = "it is made, and lanes see it once their minimum sets are whole"
 NOTHING_DONE = "it is missing, and the worker found nothing to do for it"
@@ -58,6 +58,15 @@ class Running:
 
 
 @dataclass(slots=True)
+class _Arriving:
+    """What was made, since when lanes may see it (monotonic), and whether its lane was told."""
+
+    gap: Gap
+    since_s: float
+    told: bool = False
+
+
+@dataclass(slots=True)
 class _Plan:
     """What is missing and due, as the last look found it."""
 
@@ -86,7 +95,8 @@ class Backlog:
         self._schedule = Schedule()
         self._numbers = 0
         self._deaths: Counter[str] = Counter()  # by key
-        self._arriving: list[tuple[Gap, float]] = []  # what was made, and since when lanes may see it
+        self._arriving: dict[tuple[Target, Place], _Arriving] = {}
+        self._missing: dict[tuple[Target, Place], Gap] = {}  # as the last look found it
 
     @property
     def waiting(self) -> list[Gap]:
@@ -95,19 +105,26 @@ class Backlog:
 
     # What happens
 
+    def closed_by_others(self, found: Sequence[Ranked], now: Now) -> list[Gap]:
+        """What the look before found, and this one does not, though nobody said here that lanes may see it."""
+        self._forget_arrived(now.s)
+        before, self._missing = self._missing, {gap.identity: gap for gap, _ in found}
+        return [gap for one, gap in before.items() if one not in self._missing and one not in self._arriving]
+
     def take_in(self, found: Sequence[Ranked], now: Now) -> bool:
         """This is missing now, in this order; whether that changes what lanes can be expected to hold."""
         keys = {gap.key for gap, _ in found}
         self.history.keep(keys)
         for key in self._deaths.keys() - keys:
             del self._deaths[key]
-        self._arriving = [one for one in self._arriving if now.s - one[1] < ARRIVING_S_MAX]
-        under_way = {gap.identity for gap, _ in self._arriving}  # in its target, too, what was made may be late
+        self._forget_arrived(now.s)
+        under_way = {*self._arriving}  # in its target, too, what was made may be late
         under_way |= {gap.identity for gap in self._under_way}
         due = [one for one in found if one.gap.identity not in under_way and self.history.may_try(one.gap, now.s)]
         lacking: dict[tuple[str, str, str], list[Sizes]] = {}
         for gap, _ in found:
-            if not gap.ladder and not gap.told:
+            arriving = self._arriving.get(gap.identity)
+            if not gap.ladder and not gap.told and not (arriving and arriving.told):
                 lacking.setdefault((gap.model, gap.version, gap.place.method), []).append(gap.bucket)
         changed = lacking != self._plan.lacking
         jobs = jobs_of(due, self._at_a_time, self._deaths.keys())
@@ -143,18 +160,27 @@ class Backlog:
             running.unseen.append(gap)
             if message.visible:
                 seen = [one for one in running.unseen if one.place.ladder == gap.place.ladder]
-                self._arriving += [(one, now.s) for one in seen]
+                self._arriving |= {one.identity: _Arriving(one, now.s) for one in seen}
                 running.unseen = [one for one in running.unseen if one not in seen]
         running.since_s, running.first = now.s, False
         self._reschedule(now)
         return gap
 
-    def told(self, versions: Collection[str]) -> None:
-        """The primary lane was told of what was made of these versions ("model/version")."""
-        for gap, _ in self._arriving:
-            lacking = self._plan.lacking.get((gap.model, gap.version, gap.place.method), [])
-            if f"{gap.model}/{gap.version}" in versions and not gap.ladder and gap.bucket in lacking:
-                lacking.remove(gap.bucket)
+    def told(self, made: Collection[Made]) -> bool:
+        """Lanes were told of what was made; whether the primary one lacks less of what is planned by that."""
+        changed = False
+        for one in self._arriving.values():
+            if one.gap.closed not in made:
+                continue
+            one.told = True
+            method = (one.gap.model, one.gap.version, one.gap.place.method)
+            lacking = self._plan.lacking.get(method, [])
+            if not one.gap.ladder and one.gap.bucket in lacking:
+                lacking.remove(one.gap.bucket)
+                changed = True
+            if not lacking:
+                self._plan.lacking.pop(method, None)
+        return changed
 
     def over(self, message: Done, now: Now) -> list[Gap]:
         """A job is over; the gaps that failed with it."""
@@ -198,7 +224,7 @@ class Backlog:
             of = (gap.model, gap.version, gap.place.method)
             return of == (method.model, method.version, method.name) and covers(gap.bucket, shape)
 
-        if any(fits(gap) and now_s - made_s < ARRIVING_S_MAX for gap, made_s in self._arriving):
+        if any(map(fits, self._arrivals(now_s))):
             return LOAD_S
         unseen = self.running.unseen if self.running else ()
         sets = {(gap.target, gap.place.ladder) for gap in unseen if fits(gap)}
@@ -216,8 +242,7 @@ class Backlog:
 
     def makes(self, model: str, version: str, now_s: float) -> bool:
         """Whether something of a version is under way, will be, or was made a moment ago, for the primary lane."""
-        gaps = [gap for gap, made_s in self._arriving if now_s - made_s < ARRIVING_S_MAX]
-        gaps += [*self._under_way, *self.waiting]
+        gaps = [*self._arrivals(now_s), *self._under_way, *self.waiting]
         return any((gap.model, gap.version) == (model, version) and not gap.ladder for gap in gaps)
 
     def describe(self, now_s: float) -> dict[str, Any]:
@@ -237,6 +262,13 @@ class Backlog:
     def _under_way(self) -> list[Gap]:
         """What the job that runs makes, or made where no lane may see it yet."""
         return [*self.running.left.values(), *self.running.unseen] if self.running else []
+
+    def _arrivals(self, now_s: float) -> list[Gap]:
+        return [one.gap for one in self._arriving.values() if now_s - one.since_s < ARRIVING_S_MAX]
+
+    def _forget_arrived(self, now_s: float) -> None:
+        arriving = self._arriving.items()
+        self._arriving = {what: one for what, one in arriving if now_s - one.since_s < ARRIVING_S_MAX}
 
     def _take_out(self, target: Target, place: Place) -> Gap | None:
         """A gap that waits, and does so no more."""

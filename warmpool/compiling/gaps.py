@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from warmpool.compiling.protocol import Place
 from warmpool.manifest import bucket_name
 
 Target = tuple[str, str, str]  # model, version, fingerprint
 Side = tuple[Target, str, bool]
+
+
+class Made(NamedTuple):
+    """Executables of a version ("model/version") that the store has more of, for the CPU lane or the primary one."""
+
+    version: str
+    ladder: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,11 @@ class Gap:
     us_an_element: float = 1.0
     told: bool = False
     prior_s: float = 2.0
+
+    @property
+    def closed(self) -> Made:
+        """What there is more of once it is no gap any more."""
+        return Made(f"{self.model}/{self.version}", self.ladder)
 
     @property
     def identity(self) -> tuple[Target, Place]:

@@ -18,7 +18,8 @@ from warmpool.settings import Settings
 from warmpool.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from warmpool.compiling.service import CompileService, Made
+    from warmpool.compiling.gaps import Made
+    from warmpool.compiling.service import CompileService
 
 
 class LateService:
@@ -85,9 +86,12 @@ class LateService:
         self._dataplane.batcher.cold.forecast = None if off else self._service
         self._dataplane.batcher.changed()
 
-    async def _take_up(self, made: Collection[Made]) -> None:
-        """The store has more than before."""
+    async def _take_up(self, made: Collection[Made]) -> set[Made]:
+        """The store has more than before; what of that its lane could not be told now."""
         self._upkeep.stored()
+        untold: set[Made] = set()
         for lane in self._lanes:
-            if versions := {one.version for one in made if one.ladder is (lane is not self._lanes[0])}:
-                await self._plan_following.look(lane, versions)
+            own = {one for one in made if one.ladder is (lane is not self._lanes[0])}
+            if own and not await self._plan_following.look(lane, {one.version for one in own}):
+                untold |= own
+        return untold

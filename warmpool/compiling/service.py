@@ -3,8 +3,9 @@
 It looks at what the targets of its versions lack for its lanes (`lacking`), puts that in order (`order`), and gives it
 to a worker process (`process`), one job at a time, in which as many are compiled at a time as there are spare cores; as
 many as there are cores for a minimum set, without which nobody gets an answer anyway.
-What is made the lanes take up at once. What cannot be made is kept with its error and rests (`history`). Several
-instances on one store share the work: the worker claims what it makes (`warmpool.publishing.claims`).
+What it makes the lanes take up at once, and what others make after the next look. What cannot be made is kept with its
+error and rests (`history`). Several instances on one store share the work: the worker claims what it makes
+(`warmpool.publishing.claims`).
 
 A worker that dies or hangs is replaced after a while, and one that has nothing to do is ended.
 """
@@ -19,15 +20,15 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from cache.errors import Untrusted
 from cache.settings import StoreSettings
 from cache.signed_store import SignedStore
 from warmpool.backoff import backoff_s
 from warmpool.catalog import ServedMethod
-from warmpool.compiling.backlog import Backlog, Now, Running
-from warmpool.compiling.gaps import Gap
+from warmpool.compiling.backlog import Backlog, Now
+from warmpool.compiling.gaps import Gap, Made
 from warmpool.compiling.lacking import Lacking
 from warmpool.compiling.process import WorkerEnded, WorkerProcess
 from warmpool.compiling.protocol import Done, FromWorker, Job, Limits, Open, Placed
@@ -41,13 +42,7 @@ LOOK_FIRST_S, LOOK_S_MAX = 2.0, 300.0  # at each end of a job there is a look an
 GLANCE_EVERY_S = 1.0  # at what is served, and on what
 IDLE_S_MAX = 60.0  # without a job, until the worker is ended: it holds memory
 RESTART_FIRST_S, RESTART_S_MAX = 1.0, 60.0
-
-
-class Made(NamedTuple):
-    """Of what there is more: a version's ("model/version") executables, the CPU lane's own or the primary's."""
-
-    version: str
-    ladder: bool
+TELL_FIRST_S, TELL_S_MAX = 1.0, 20.0  # what a lane could not be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +50,11 @@ class Told:
     """Who is told what.
 
     Attributes:
-        made: What the store has more of than before.
+        made: What the store has more of than before; it returns what of that could not be told to its lane now.
         changed: That something else will be made, or less.
     """
 
-    made: Callable[[Collection[Made]], Awaitable[None]]
+    made: Callable[[Collection[Made]], Awaitable[set[Made]]]
     changed: Callable[[], None]
 
 
@@ -159,6 +154,7 @@ class CompileService:
             concerns = self._lacking.concerns()
             found = await self._calls.ask("what is missing", self._lacking.look())
             if found is not None:  # else what was known stays
+                self._tell(gap.closed for gap in self._backlog.closed_by_others(found, _now()))
                 if self._backlog.take_in(found, _now()) or not known:
                     self._told.changed()
                 known, self._seen = True, concerns
@@ -178,12 +174,18 @@ class CompileService:
         return False
 
     async def _tell_for_ever(self) -> None:
+        tries = 0
         while True:
-            await self._tells.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff_s(tries, TELL_FIRST_S, TELL_S_MAX) if self._made else None):
+                    await self._tells.wait()
             self._tells.clear()
             made, self._made = self._made, set()
-            await self._told.made(made)
-            self._backlog.told({one.version for one in made if not one.ladder})
+            untold = await self._told.made(made)
+            if self._backlog.told(made - untold):
+                self._told.changed()
+            tries = tries + 1 if untold else 0
+            self._made |= untold
 
     # Working
 
@@ -197,8 +199,6 @@ class CompileService:
             except (WorkerEnded, OSError) as error:
                 self._ends += 1
                 log.error("compile worker ended; starting another", extra={"reason": str(error)})  # noqa: TRY400
-                if running := self._backlog.running:  # it may have made what it did not live to tell
-                    self._tell(running, (False, True))
                 self._failed(self._backlog.ended(str(error), _now()), str(error))
                 self._news.set()
 
@@ -242,6 +242,9 @@ class CompileService:
         running = self._backlog.running
         match message:
             case Placed():
+                if message.visible and running and running.number == message.job:  # what it made besides, too
+                    model, version, _ = running.target
+                    self._tell([Made(f"{model}/{version}", message.place.ladder)])
                 if not message.failure:
                     self._ends = 0
                 gap = self._backlog.placed(message, _now())
@@ -251,18 +254,15 @@ class CompileService:
                     log.info(
                         "executable is made", extra={"executable": gap.title, "seconds": round(message.seconds, 3)}
                     )
-                if running and message.visible:  # what it had to make besides as well
-                    self._tell(running, (message.place.ladder,))
             case Done():
-                if running and running.left:  # others may have made it
-                    self._tell(running, (False, True))
                 self._failed(self._backlog.over(message, _now()), message.failure)
                 self._news.set()  # the next job is what comes first by then
 
-    def _tell(self, job: Running, ladders: Iterable[bool]) -> None:
-        model, version, _ = job.target
-        self._made |= {Made(f"{model}/{version}", ladder) for ladder in ladders}
-        self._tells.set()
+    def _tell(self, made: Iterable[Made]) -> None:
+        more = set(made)
+        self._made |= more
+        if more:
+            self._tells.set()
 
     def _failed(self, gaps: Iterable[Gap], reason: str) -> None:
         for gap in gaps:

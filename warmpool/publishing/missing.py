@@ -19,7 +19,7 @@ from warmpool.publishing.machines import compile_options
 from warmpool.publishing.places import Place, ingredients_of, placed
 from warmpool.publishing.plans import dims_of, plans_for
 
-_KEYS_MAX = 4096  # some hundred bytes each
+_KEYS_MAX = 16384  # some hundred bytes each; where more are looked at in turn, all are derived each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _key(
     options: tuple[tuple[str, str], ...],
     ladder: bool,  # noqa: FBT001  a part of the cache's key
 ) -> str:
-    """The key of an executable. Who serves looks again and again, and deriving it is half of a look."""
+    """The key of an executable, which depends on nothing else. Deriving it is half of a look, again and again."""
     made_of = ingredients_of(program, dict(bucket), Fingerprint(dict(machine)), dict(options), ladder=ladder)
     return digest_ingredients(made_of)
 

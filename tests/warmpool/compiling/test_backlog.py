@@ -69,13 +69,25 @@ def test_what_was_made_is_expected_to_arrive_for_a_while():
 def test_what_the_primary_lane_was_told_of_is_not_lacking_any_more():
     one, two, ladder = gap(1, 8), gap(1, 16), gap(1, 8, ladder=True)
     found = backlog(one, two, ladder)
-    found.told({"tiny/1"})
-    assert found.lacking(METHOD) == [one.bucket, two.bucket]
+    assert not found.told({one.closed})
     found.placed(made(one), at(3))
-    found.told({"tiny/2"})
+    assert not found.told({ladder.closed, gap(version="2").closed})
     assert found.lacking(METHOD) == [one.bucket, two.bucket]
-    found.told({"tiny/1"})
+    assert found.told({one.closed})
     assert found.lacking(METHOD) == [two.bucket]
+    found.take_in(as_found(one, two, ladder), at(3))
+    assert found.lacking(METHOD) == [two.bucket], "that look began before"
+    found.take_in(as_found(one, two, ladder), at(4 + ARRIVING_S_MAX))
+    assert found.lacking(METHOD) == [one.bucket, two.bucket], "it went again"
+
+
+def test_what_goes_without_anybody_having_made_it_here_was_closed_by_others():
+    one, two, three = gap(1, 8), gap(1, 16), gap(2, 8)
+    found = backlog(one, two, three)
+    assert found.closed_by_others(as_found(one, two, three), at(1)) == []
+    found.placed(made(one), at(3))
+    assert found.closed_by_others(as_found(three), at(4)) == [two]
+    assert found.closed_by_others(as_found(three), at(5)) == []
 
 
 def test_of_a_minimum_set_nothing_arrives_before_all_of_it_is_made():

@@ -180,8 +180,8 @@ def test_the_worker_and_all_that_it_starts_get_what_nobody_else_wants_of_the_pro
         serve = {instance.process.pid, *(lane["pid"] for lane in instance.status()["lanes"] if lane["pid"])}
         assert len(serve) >= 2
         wait_until(lambda: max(found_of(slice_s, serve)) < 2 * SHORT_S < min(found_of(slice_s, processes)))
-        beats = [one for one in threads if os.sched_getscheduler(one) == os.SCHED_OTHER]
-        assert max(found_of(slice_s, beats), default=SHORT_S) < 2 * SHORT_S
+        of_threads = found_of(lambda one: (os.sched_getscheduler(one), slice_s(one) < 2 * SHORT_S), threads)
+        assert of_threads == {(os.SCHED_IDLE, False)} | {(policy, True) for policy in pulse}
 
     processes |= {instance.process.pid, *descendants(instance.process.pid)}
     assert instance.stop(number) == (0 if number == signal.SIGTERM else -number)

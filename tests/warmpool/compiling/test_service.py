@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.warmpool.compiling.made_up import as_found, gap
+from tests.warmpool.compiling.made_up import METHOD, as_found, gap
 from warmpool.compiling import service as service_module
+from warmpool.compiling.gaps import Made
 from warmpool.compiling.process import WorkerEnded
 from warmpool.compiling.protocol import Done, FromWorker, Job, Open, Placed
-from warmpool.compiling.service import CompileService, Made, Told
+from warmpool.compiling.service import CompileService, Told
 from warmpool.settings import Settings
 from warmpool.store_calls import StoreCalls
 
@@ -87,12 +88,15 @@ def started(monkeypatch):
 
 
 @contextlib.asynccontextmanager
-async def serving(missing: Missing, told: list[Any] | None = None, **changes: Any) -> Any:
-    """A service that runs; `told`: what was made, each time that somebody is told."""
+async def serving(
+    missing: Missing, told: list[Any] | None = None, untold: set[Made] | None = None, **changes: Any
+) -> Any:
+    """A service that runs; `told`: what was made, each time that somebody is told; `untold` cannot be told."""
 
-    async def made(more: Any) -> None:
+    async def made(more: Any) -> set[Made]:
         if told is not None:
             told.append(set(more))
+        return set(more) & (untold or set())
 
     store: Any = SimpleNamespace(require_signer=lambda: None)
     lacking: Any = missing
@@ -179,44 +183,71 @@ def test_ends_of_workers_are_forgotten_once_something_was_made(started, monkeypa
     assert ends == [0, 1, 2, 1]
 
 
+PRIMARY, CPU = Made("tiny/1", ladder=False), Made("tiny/1", ladder=True)
+
+
+def placed(job: Job, place: Any, *, visible: bool) -> Placed:
+    return Placed(job=job.number, place=place, seconds=1.0, failure="", visible=visible)
+
+
+def done(job: Job) -> Done:
+    return Done(job=job.number, failure="")
+
+
 def test_whose_lane_may_see_more_is_told_at_once_and_only_the_end_of_a_job_leads_to_a_look(started):
     async def run() -> None:
         missing, told = Missing(), list[Any]()
-        missing.gaps = [gap(seq=8), gap(seq=8, ladder=True)]
+        primary, cpu = gap(seq=8), gap(seq=8, ladder=True)
+        missing.gaps = [primary, cpu]
         missing.answers.set()
-        primary, cpu = Made("tiny/1", ladder=False), Made("tiny/1", ladder=True)
-
-        def placed(job: Job, **how: Any) -> Placed:
-            return Placed(**{"job": job.number, "place": job.places[0], "seconds": 1.0, "failure": "", **how})
-
         async with serving(missing, told) as service:
             await until(lambda: started and started[-1].jobs)
-            worker = started[-1]
-            looks = missing.looks
-            worker.says.put_nowait(placed(worker.jobs[0], visible=False))
-            worker.says.put_nowait(placed(worker.jobs[0], place=gap(ladder=True).place, visible=True))
+            worker, looks = started[-1], missing.looks
+            worker.says.put_nowait(placed(worker.jobs[0], primary.place, visible=False))
+            worker.says.put_nowait(placed(worker.jobs[0], cpu.place, visible=True))
             await until(lambda: told)
-            assert (told, missing.looks) == ([{cpu}], looks)
-            worker.says.put_nowait(Done(job=worker.jobs[0].number, failure=""))
-            await until(lambda: len(worker.jobs) == 2)
-            assert (told, missing.looks) == ([{cpu}], looks + 1)
-            worker.says.put_nowait(Done(job=worker.jobs[1].number, failure=""))
+            assert (told, missing.looks) == ([{CPU}], looks)
+            missing.gaps = []
+            worker.says.put_nowait(done(worker.jobs[0]))
             await until(lambda: len(told) == 2)
-            assert told[-1] == {primary, cpu}, "others may have made what it said nothing of"
-            assert service.outcomes == {"made": 1, "failed": 0}
+            assert told[-1] == {PRIMARY}, "it may be seen by now, and its lane was not told yet"
+            assert missing.looks == looks + 1
+            assert service.outcomes == {"made": 2, "failed": 0}
 
     asyncio.run(run())
 
 
-def test_what_a_worker_did_not_live_to_tell_is_looked_for(started):
+@pytest.mark.parametrize("ends", ["job", "worker"])
+def test_what_others_made_or_a_worker_did_not_live_to_tell_is_told_after_the_next_look(started, ends):
     async def run() -> None:
         missing, told = Missing(), list[Any]()
-        missing.gaps = [gap()]
+        missing.gaps = [gap(), gap(ladder=True), gap(version="2")]
         missing.answers.set()
         async with serving(missing, told):
             await until(lambda: started and started[-1].jobs)
-            started[-1].says.put_nowait(WorkerEnded("it died"))
+            missing.gaps = [gap(ladder=True)]
+            started[-1].says.put_nowait(done(started[-1].jobs[0]) if ends == "job" else WorkerEnded("it died"))
             await until(lambda: told)
-            assert told == [{Made("tiny/1", ladder=False), Made("tiny/1", ladder=True)}]
+            assert told == [{PRIMARY, Made("tiny/2", ladder=False)}]
+
+    asyncio.run(run())
+
+
+def test_what_a_lane_could_not_be_told_is_told_again_and_is_lacking_until_then(started, monkeypatch):
+    monkeypatch.setattr(service_module, "backoff_s", lambda *_: 0.01)
+
+    async def run() -> None:
+        missing, told, untold = Missing(), list[Any](), {PRIMARY}
+        one = gap()
+        missing.gaps = [one]
+        missing.answers.set()
+        async with serving(missing, told, untold) as service:
+            await until(lambda: started and started[-1].jobs)
+            started[-1].says.put_nowait(placed(started[-1].jobs[0], one.place, visible=True))
+            await until(lambda: len(told) > 2)
+            assert service.lacking(METHOD) == [one.bucket]
+            untold.clear()
+            await until(lambda: not service.lacking(METHOD))
+            assert all(what == {PRIMARY} for what in told)
 
     asyncio.run(run())
