@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -11,7 +12,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.instance_process import inferred, serving, tensors, wait_until
+from tests.instance_process import InstanceProcess, inferred, tensors, wait_until
 from tests.warmpool.stopped_lane import StoppedLane
 from tests.warmpool.test_grpc_app import connected, outputs_of, refusal, request
 from tests.warmpool.triton import client as triton_grpc
@@ -23,11 +24,19 @@ PREDICT = "/v1/models/tiny:predict"
 X = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
 
 
+class Unstaged(InstanceProcess):
+    """An instance in which whatever comes while a lane is busy waits."""
+
+    command = (sys.executable, "-m", "tests.warmpool.unstaged_instance")
+
+
 @pytest.fixture(scope="module")
 def instance(tiny_store, tmp_path_factory, port):
     log_file = tmp_path_factory.mktemp("instance") / "log"
     # A level of priority is worth more waiting than any machine takes to send a few requests.
-    with serving(tiny_store, log_file, "--grpc-port", str(port), "--priority-aging-ms", "100000") as running:
+    flags = ("--grpc-port", str(port), "--priority-aging-ms", "100000")
+    with Unstaged(tiny_store, log_file, *flags) as running:
+        running.wait_warm()
         yield running
         assert "Traceback" not in running.log
 
