@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -157,13 +158,18 @@ class Zygote:
         return ours
 
     def fork_ahead(self, mode: str) -> None:
-        """Have a lane's process there before it is asked for: it makes its client, and waits for its first message."""
+        """Have a lane's process there before it is asked for: it makes its client, and waits for its first message.
+
+        Idempotent: there is one of a mode at a time.
+        """
         self._ahead[mode] = self.fork_lane(mode)
 
     def fork_lane(self, mode: str) -> socket.socket:
         """Ask for a lane's process, or take the one that is there; our end of its channel, as `fork` gives it."""
         if channel := self._ahead.pop(mode, None):
-            return channel
+            if not _hung_up(channel):
+                return channel
+            channel.close()
         # A lane outlives its zygote: losing the one must not lose the others.
         return self.fork("warmpool.lane:main", {"mode": mode}, orphan=True)
 
@@ -189,6 +195,13 @@ class Zygote:
             )
             with channel:
                 return _result(entry, channel, stderr, wall_s_max)
+
+
+def _hung_up(channel: socket.socket) -> bool:
+    """Whether the other end is closed: by the child, and by the zygote, which keeps it until the child is gone."""
+    polled = select.poll()
+    polled.register(channel, 0)  # a hang-up is told unasked
+    return bool(polled.poll(0))
 
 
 def _result(entry: str, channel: socket.socket, stderr: IO[bytes], wall_s_max: float) -> dict[str, Any]:

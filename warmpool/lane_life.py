@@ -6,6 +6,7 @@ Everything here happens in the event loop's thread, in callbacks that do not wai
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from warmpool import messages
 from warmpool.backoff import backoff_s
 from warmpool.circuit import RESTART_S, RESTART_S_MAX, Circuit
+from warmpool.errors import WarmpoolError
 from warmpool.lane_process import Ended, LaneProcess
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import Cause, Limits
@@ -64,6 +66,7 @@ class LaneLife:
         self.last: Ended | None = None
         self._name = name
         self._mode: Mode = mode
+        self._zygote = zygote
         self._begin = begin
         self._tell_heard = heard
         self._tell_ended = ended
@@ -91,9 +94,16 @@ class LaneLife:
             self._unforked = 0
 
     def warmed(self) -> None:
-        """The lane has tried everything that it is to hold."""
+        """The lane has tried everything that it is to hold.
+
+        So there is time to have the next process wait, should this one die. Only where its device is the CPU: on an
+        accelerator, two clients would share the memory.
+        """
         self.state = "warm"
         self.circuit.warmed()
+        if self._mode == "jaxlib":
+            with contextlib.suppress(WarmpoolError):  # no zygote: another is on its way
+                self._zygote.current.fork_ahead(self._mode)
 
     async def stop(self, wait_s_max: float) -> None:
         """End it for good: first asked, then killed."""

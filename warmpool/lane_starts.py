@@ -23,11 +23,14 @@ class LaneStarts:
         self._starts: dict[str, ColdStart] = {"primary": cold_start}
 
     def began(self, lane: LaneProxy, stages: list[Stage], forkable_ns: int) -> None:
-        """A lane has a client; since `forkable_ns` it could be forked, and waited for nothing else."""
+        """A lane has a client; since `forkable_ns` it could be forked, and waited for nothing else.
+
+        What a process that was forked ahead had done before the start is no part of it.
+        """
         start = self._starts.setdefault(lane.name, ColdStart(f"{lane.name} lane start", lane.started_ns))
-        first = stages[0].start_ns
-        since_ns = min(max(lane.started_ns, forkable_ns), first)
-        start.add(f"{lane.name} lane", [Stage("fork", since_ns, first), *stages])
+        if stages[0].start_ns >= start.start_ns:
+            since_ns = min(max(lane.started_ns, forkable_ns), stages[0].start_ns)
+            start.add(f"{lane.name} lane", [Stage("fork", since_ns, stages[0].start_ns), *stages])
 
     def planned(self, lane: LaneProxy, stage: str, since_ns: int) -> None:
         """It got its plan, which was made since then in a stage of this name."""

@@ -182,7 +182,35 @@ def test_lanes_that_die_again_and_again_leak_neither_files_nor_processes(instanc
         return {*children_of(instance.process.pid), *children_of(instance.status()["zygote"]["pid"])}
 
     wait_until(lambda: all(map(alive, children())))  # no zombies
-    assert len(children()) == 3  # the zygote and two lanes
+    wait_until(lambda: len(children()) == 4)  # the zygote, two lanes, and the next process of either
+
+
+def waiting(instance):
+    """The process that the next lane to die is replaced by."""
+    status = instance.status()
+    lanes = {lane["pid"] for lane in status["lanes"]}
+    (pid,) = wait_until(lambda: set(filter(alive, children_of(status["zygote"]["pid"]))) - lanes)
+    return pid
+
+
+def test_a_lane_that_dies_is_replaced_by_a_process_that_waits_and_then_another_one_does(instance):
+    for name in ("primary", "cpu"):
+        there, before = waiting(instance), instance.lane(name)["pid"]
+        kill(before)
+        warm_again(instance, name, before)
+        assert instance.lane(name)["pid"] == there
+    for trace in instance.get("/v1/traces?cold=1").json():
+        (root,) = [span for span in trace["spans"] if not span["parent_id"]]
+        assert min(span["start_ns"] for span in trace["spans"]) == root["start_ns"], "what it did before is no part"
+
+
+def test_a_process_that_waited_and_died_is_nobodys_death(instance):
+    there, before = waiting(instance), instance.lane("primary")["pid"]
+    kill(there)
+    wait_until(lambda: there not in children_of(instance.status()["zygote"]["pid"]))
+    kill(before)
+    warm_again(instance, "primary", before)
+    assert instance.lane("primary")["restarts"] == 1
 
 
 def test_a_batch_whose_lanes_die_twice_fails_alone(instance):

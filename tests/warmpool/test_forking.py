@@ -217,6 +217,18 @@ def test_a_lane_of_another_mode_is_not_the_one_that_was_forked_ahead(idle_zygote
         assert pid_of(other) != there
 
 
+def test_of_those_that_are_forked_ahead_one_is_there_at_a_time_and_one_that_died_is_not_taken(idle_zygote):
+    idle_zygote.fork_ahead("jaxlib")
+    idle_zygote.fork_ahead("jaxlib")
+    (there,) = wait_until(lambda: children_of(idle_zygote.process.pid))
+    os.kill(there, signal.SIGKILL)
+    wait_until(lambda: not alive(there))
+    idle_zygote.ask()
+    assert idle_zygote.read_stages() == []  # it has told of the death before it answers
+    with idle_zygote.fork_lane("jaxlib") as taken:
+        assert pid_of(taken) != there
+
+
 def test_a_lane_that_nobody_took_ends_with_the_zygote_and_any_other_when_its_channel_closes(idle_zygote):
     taken = idle_zygote.fork_lane("jaxlib")
     pid = pid_of(taken)

@@ -38,13 +38,13 @@ SIGNED_ONLY = Trust()
 class World:
     """A watcher that gives its lane the tiny model, and keeps what it is told."""
 
-    def __init__(self, store, zygote, memory_bytes_max=0, limits=None):
+    def __init__(self, store, zygote, memory_bytes_max=0, limits=None, mode="jaxlib"):
         self.store = LocalStore(store)
         self.model = read_catalog(self.store).models["tiny"]
         self.told = []
         self.news = asyncio.Event()
         standing = StandingZygote(zygote, "jaxlib", lambda stages: None)
-        self.lane = LaneProxy("primary", "jaxlib", standing, ANYONE, self, 1 << 16, memory_bytes_max, limits)
+        self.lane = LaneProxy("primary", mode, standing, ANYONE, self, 1 << 16, memory_bytes_max, limits)
 
     def hello(self, lane, fingerprint, stages):
         plan = plan_loads(self.store, [self.model], Fingerprint(fingerprint), verified={}, ladder_only=False)
@@ -443,8 +443,8 @@ class Puppet:
     """A zygote whose only child is the test itself, which says what a lane says and ends as it likes."""
 
     def __init__(self):
-        self.current = self
         self.forks: asyncio.Queue[socket.socket] = asyncio.Queue()
+        self.ahead: list[str] = []  # the modes of those that are to wait
         self.ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # until there is a fork
 
     def fork_lane(self, mode):
@@ -452,6 +452,9 @@ class Puppet:
         lane.setblocking(False)
         self.forks.put_nowait(lane)
         return front
+
+    def fork_ahead(self, mode):
+        self.ahead.append(mode)
 
     def say(self, *said):
         for message in said:
@@ -487,10 +490,10 @@ class Puppet:
 def with_puppet(tiny_store):
     """Runs a coroutine function in a world whose lane is a puppet, on an instance's event loop."""
 
-    def run(coroutine, limits=None):
+    def run(coroutine, limits=None, mode="jaxlib"):
         async def main():
-            world, puppet = World(tiny_store, None, limits=limits), Puppet()
-            world.lane.life.process._zygote = cast("Any", puppet)
+            puppet = Puppet()
+            world = World(tiny_store, cast("Any", puppet), limits=limits, mode=mode)
             world.lane.start()
             await coroutine(world, puppet)
             puppet.ours.close()
@@ -575,6 +578,22 @@ def test_a_suspect_is_loaded_when_the_batch_that_runs_is_done(with_puppet, finge
         assert await puppet.hear(messages.Load) == suspect
 
     with_puppet(story)
+
+
+# What waits
+
+
+@pytest.mark.parametrize(("mode", "ahead"), [("jaxlib", ["jaxlib"]), ("jax", [])])
+def test_once_it_is_warm_the_next_process_of_a_lane_waits_unless_two_would_share_an_accelerator(
+    with_puppet, fingerprint, mode, ahead
+):
+    async def story(world, puppet):
+        load = await puppet.begin(fingerprint)
+        assert puppet.ahead == []
+        await until_all_warm(world, puppet, load)
+        assert puppet.ahead == ahead
+
+    with_puppet(story, mode=mode)
 
 
 # What hangs, and what is lost
