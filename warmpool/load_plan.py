@@ -62,7 +62,7 @@ class LoadPlan:
 
     `work` is in load order; `missing` says why a version (by key) is not part of it, `absent` why an executable cannot
     be loaded. Executables are numbered; the next one would get the number `end`, and none is ever given twice.
-    `quietly`: what is no minimum set is loaded one by one.
+    `quietly`: what is no minimum set is loaded last, and one by one.
     """
 
     end: int = 0
@@ -106,7 +106,6 @@ class LoadPlan:
             outputs=outputs,
             made_of=program_and_bucket(method.spec.program(spec.bucket), spec.bucket),
             bytes_max=2 * spec.size_bytes + SPARE_BYTES,  # made anew since, it may have another size, but not any
-            quietly=self.quietly and not spec.minimum,
         )
         placed = regions(inputs)
         results = regions(outputs, placed[-1].end if placed else 0)
@@ -134,6 +133,7 @@ def plan_loads(
     ladder_only: bool,
     first: int = 0,
     far: bool = False,
+    quietly: bool = False,
 ) -> LoadPlan:
     """The plan of a lane.
 
@@ -145,8 +145,9 @@ def plan_loads(
         ladder_only: whether the lane holds the ladder alone, as the CPU lane does.
         first: number of the first executable.
         far: whether a file may have to be downloaded first: many are then asked for at a time, the minimum sets first.
+        quietly: as in `LoadPlan`.
     """
-    plan = LoadPlan(end=first)
+    plan = LoadPlan(end=first, quietly=quietly)
     targets: dict[str, Target] = {}
     by_key = {model.key: model for model in models}
     for key, model in by_key.items():

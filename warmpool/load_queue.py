@@ -1,12 +1,13 @@
 """What comes into a lane's memory now, what leaves it, and what next. Decisions only: the lane sends the messages.
 
-What is asked for is done before the rest of the plan, in the order in which it was asked for. Nothing comes while
-anything leaves, or is to leave before it: what leaves makes the room for it.
+What is asked for is done first, in the order in which it was asked for; then what is planned, and then what is to come
+quietly. Nothing comes while anything leaves, or is to leave before it: what leaves makes the room for it.
 
 One load at a time while the minimum set is not done, since two would slow each other; then as many as the lane has
-loaders for. What was being loaded when a lane died is a suspect: the next one loads it alone, and runs nothing beside
-it; once a lane has died of that too it is given up. That says nothing of it yet: what kills a lane may be the system,
-short of memory, or a person. It is deadly if both crashed, and while they loaded the very same content.
+loaders for; and one at a time what comes quietly, since batches run beside it. What was being loaded when a lane died
+is a suspect: the next one loads it alone, and runs nothing beside it; once a lane has died of that too it is given up.
+That says nothing of it yet: what kills a lane may be the system, short of memory, or a person. It is deadly if both
+crashed, and while they loaded the very same content.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class LoadQueue:
     def __init__(self) -> None:
         self._asked: deque[messages.Work] = deque()
         self._planned: deque[messages.Work] = deque()
+        self._quiet: deque[messages.Work] = deque()
         self._in_flight: list[messages.Work] = []
         self._minimum: set[int] = set()
         self._deaths: Counter[str] = Counter()
@@ -47,7 +49,7 @@ class LoadQueue:
     @property
     def finished(self) -> bool:
         """Whether everything was tried."""
-        return not self._asked and not self._planned and not self._in_flight
+        return not self._next and not self._in_flight
 
     @property
     def loading(self) -> set[int]:
@@ -70,25 +72,30 @@ class LoadQueue:
         for work in plan.work:
             wanted = work.version in versions if isinstance(work, messages.Weights) else work.executable in numbers
             if wanted and not self.gave_up(_key(work)):
-                self._planned.append(work)
+                quiet = plan.quietly and isinstance(work, messages.Load) and not plan.loadables[work.executable].minimum
+                (self._quiet if quiet else self._planned).append(work)
         self._minimum |= {number for number in numbers if plan.loadables[number].minimum}
 
     def add(self, load: messages.Load, *, minimum: bool) -> None:
-        """Load one executable more. If lanes died while they loaded it, it is given up again after one death more."""
+        """Load one executable more, quietly if the model can do without.
+
+        If lanes died while they loaded it, it is given up again after one death more.
+        """
         self._deaths[load.key] = min(self._deaths[load.key], DEATHS_MAX - 1)
         if minimum:
             self._minimum.add(load.executable)
-        self._planned.append(load)
+        (self._planned if minimum else self._quiet).append(load)
 
     def ask(self, work: messages.Work) -> None:
         """Do this before the rest of the plan and after what was asked for before; if it is of the plan it is moved."""
-        if work in self._planned:
-            self._planned.remove(work)
+        for waiting in (self._planned, self._quiet):
+            if work in waiting:
+                waiting.remove(work)
         self._asked.append(work)
 
     def cancel(self, work: Come) -> bool:
         """Do not do what is not under way yet; whether it was to be done."""
-        for waiting in (self._asked, self._planned):
+        for waiting in (self._asked, self._planned, self._quiet):
             if work in waiting:
                 waiting.remove(work)
                 if isinstance(work, messages.Load):
@@ -165,6 +172,7 @@ class LoadQueue:
             self._crashes.update({(one.key, self._loading[one.executable]) for one in loads if self._began(one)})
         self._asked.clear()
         self._planned.clear()
+        self._quiet.clear()
         self._in_flight = []
         self._loading.clear()
         self._minimum.clear()
@@ -174,10 +182,10 @@ class LoadQueue:
 
     @property
     def _next(self) -> deque[messages.Work]:
-        return self._asked or self._planned
+        return self._asked or self._planned or self._quiet
 
     def _waiting(self) -> list[messages.Work]:
-        return [*self._asked, *self._planned]
+        return [*self._asked, *self._planned, *self._quiet]
 
     def _suspect(self, work: messages.Work) -> bool:
         return self._deaths[_key(work)] > 0
@@ -191,7 +199,8 @@ class LoadQueue:
         if isinstance(following, messages.Unload) and following.executable in running:
             return False
         suspect = any(map(self._suspect, (*self._in_flight, following)))
-        if len(self._in_flight) >= (1 if self._minimum or suspect else messages.LOADS_IN_FLIGHT_MAX):
+        one_by_one = bool(self._minimum) or suspect or self._next is self._quiet
+        if len(self._in_flight) >= (1 if one_by_one else messages.LOADS_IN_FLIGHT_MAX):
             return False
         return not running or not self.alone
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from warmpool import messages
 
-LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
-# A third one does what comes while batches run, one after the other. It is no nicer: it may hold the interpreter's lock
-# or the heap's when it is put off, and then who runs batches waits as well.
+# One loads while the other runs: loading takes one core, the first run all of them. They are no nicer than the thread
+# that runs batches: one that is put off may hold the interpreter's lock or the heap's, and then that one waits as well.
+LOADERS = 2
 
 
 class Loaders:
@@ -24,23 +24,21 @@ class Loaders:
 
     def __init__(self, work_off: Callable[[messages.Work], None]) -> None:
         self._work_off = work_off
-        self._soon: queue.SimpleQueue[messages.Work] = queue.SimpleQueue()
-        self._quietly: queue.SimpleQueue[messages.Work] = queue.SimpleQueue()
+        self._works: queue.SimpleQueue[messages.Work] = queue.SimpleQueue()
 
     def start(self) -> None:
         """Begin."""
-        for works in (*(self._soon,) * LOADERS, self._quietly):
-            threading.Thread(target=self._run, args=(works,), name="loader", daemon=True).start()
+        for _ in range(LOADERS):
+            threading.Thread(target=self._run, name="loader", daemon=True).start()
 
     def put(self, work: messages.Work) -> None:
         """Have something done."""
-        quietly = isinstance(work, messages.Load) and work.quietly
-        (self._quietly if quietly else self._soon).put(work)
+        self._works.put(work)
 
-    def _run(self, works: queue.SimpleQueue[messages.Work]) -> None:
+    def _run(self) -> None:
         try:
             while True:
-                self._work_off(works.get())
+                self._work_off(self._works.get())
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
             os._exit(1)  # the front starts another

@@ -54,7 +54,7 @@ class Load(Message, frozen=True):
     """Read, verify, load and run once. Tensors are (dtype name, shape), in the program's order.
 
     `made_of` are ingredients that the artifact has to have: the program and bucket that the manifest says. A file of
-    more than `bytes_max` is not read. `quietly`: by a thread of its own, beside batches.
+    more than `bytes_max` is not read.
     """
 
     executable: int
@@ -65,7 +65,6 @@ class Load(Message, frozen=True):
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
     bytes_max: int
     made_of: dict[str, str] = {}
-    quietly: bool = False
 
 
 class Unload(Message, frozen=True):

@@ -156,6 +156,7 @@ class ServedModels:
         In a thread of its own. Further versions come later: a lane that starts is to answer soon.
         """
         models = list(self._dataplane.catalog.models.values())
+        again = lane.life.restarts > 0  # then there are callers already
         loop = asyncio.get_running_loop()
 
         def make() -> None:
@@ -168,6 +169,7 @@ class ServedModels:
                     verified=self.identities,
                     ladder_only=lane is not self._lanes[0],
                     far=self.far,
+                    quietly=again,
                 )
             except Exception as error:  # noqa: BLE001  told where the lane is
                 plan = error

@@ -17,9 +17,9 @@ METHOD = doubling()
 CRASHED = -signal.SIGSEGV
 
 
-def planned(minimum, rest):
+def planned(minimum, rest, *, quietly=False):
     """A plan of weights, then executables numbered from 0, the minimum set first."""
-    plan = LoadPlan()
+    plan = LoadPlan(quietly=quietly)
     plan.work.append(messages.Weights(version="m/1", manifest_path="", weights_path="", verified=""))
     for number in range(minimum + rest):
         load = messages.Load(
@@ -76,6 +76,43 @@ def test_the_minimum_set_is_loaded_one_by_one_and_the_rest_side_by_side():
     queue.settle(warm(5))
     assert (before, queue.finished) == (False, True)
     assert messages.LOADS_IN_FLIGHT_MAX == 3
+
+
+def test_what_comes_quietly_comes_one_by_one_and_last():
+    queue = LoadQueue()
+    begin(queue, planned(minimum=1, rest=2, quietly=True))
+    assert taken(queue) == ["weights"]
+    queue.settle(mapped())
+    assert taken(queue) == ["key0"]
+    queue.settle(warm(0))
+    assert taken(queue) == ["key1"]
+    later = [planned(minimum=0, rest=5).loadables[number].message for number in (3, 4)]
+    queue.add(later[0], minimum=False)
+    queue.add(later[1], minimum=True)
+    assert taken(queue) == []
+    queue.settle(warm(1))
+    assert taken(queue) == ["key4"]
+    queue.settle(warm(4))
+    assert taken(queue) == ["key2"]
+    queue.settle(warm(2))
+    assert (taken(queue), queue.finished) == (["key3"], False)
+    queue.settle(warm(3))
+    assert queue.finished
+
+
+def test_what_is_asked_for_does_not_wait_for_what_comes_quietly():
+    queue, plan = LoadQueue(), planned(minimum=0, rest=4, quietly=True)
+    begin(queue, plan)
+    assert taken(queue) == ["weights"]
+    queue.settle(mapped())
+    assert taken(queue) == ["key0"]
+    queue.ask(plan.loadables[2].message)
+    queue.ask(plan.loadables[3].message)
+    assert taken(queue) == ["key2", "key3"]
+    assert queue.cancel(plan.loadables[1].message)
+    for number in (0, 2, 3):
+        queue.settle(warm(number))
+    assert queue.finished
 
 
 def test_it_holds_what_waits_and_what_is_loaded_now():
@@ -188,7 +225,9 @@ def test_what_is_added_is_loaded_after_what_waits_already():
     assert taken(queue) == ["key0"]
     queue.settle(messages.Cold(executable=0, reason="damaged"))
     queue.add(load(0), minimum=False)
-    assert taken(queue) == ["key1", "key0"]
+    assert taken(queue) == ["key1"]
+    queue.settle(warm(1))
+    assert taken(queue) == ["key0"]
     queue.settle(warm(1))
     assert not queue.finished
     queue.settle(warm(0))

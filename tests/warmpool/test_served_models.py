@@ -53,6 +53,7 @@ class World:
                 retire=held.retire,
                 state="starting",
                 started_ns=1,
+                life=SimpleNamespace(restarts=0),
             ),
         )
         self.models = ServedModels(
@@ -174,3 +175,17 @@ def test_a_lane_that_could_not_map_weights_before_they_were_verified_is_replaced
         assert world.models.replaced(world.lane) == []
     world.held.mapped["toy/1"] = "another"
     assert world.models.replaced(world.lane) == ["toy/1"]
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_lane_that_comes_up_again_loads_quietly_since_it_has_callers(world: World, restarts: int) -> None:
+    world.lane.life.restarts = restarts
+
+    async def planned() -> LoadPlan | Exception:
+        told: asyncio.Future[LoadPlan | Exception] = asyncio.get_running_loop().create_future()
+        world.models.plan(world.lane, told.set_result)
+        return await told
+
+    plan = asyncio.run(planned())
+    assert isinstance(plan, LoadPlan)
+    assert plan.quietly == bool(restarts)
