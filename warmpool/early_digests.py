@@ -6,7 +6,6 @@ verified the manifest. What it does not say, since it died or read another manif
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -26,9 +25,9 @@ from warmpool.blob import Blob
 from warmpool.forked_process import ForkedProcess, has_one_thread
 from warmpool.manifest import Manifest, Serving, manifest_path, serving_path, weights_path
 from warmpool.messages import Stage
+from warmpool.parent_death import end_with_parent
 
 SILENCE_S_MAX = 60.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -111,7 +110,7 @@ def main(arguments: list[str]) -> int:
     """In the fork, with a descriptor and the URI of a folder: a line of JSON for the weights of each served version."""
     descriptor, uri = arguments
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the whole group
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a store that does not answer would keep it for ever
+    end_with_parent()  # a store that does not answer would keep it for ever
     try:
         store = SignedStore(raw_store(uri), ANYONE)  # whoever signed what it reads: nothing is decided by it
         names = store.names("models")

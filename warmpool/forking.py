@@ -24,6 +24,7 @@ Preload = Literal["jaxlib", "jax", "compiling"]
 
 _STDERR_SHOWN_BYTES = 2000
 _KILLED_S_MAX = 10.0
+_LANE = "warmpool.lane:main"
 
 
 class WorkerFailed(WarmpoolError):
@@ -160,18 +161,22 @@ class Zygote:
     def fork_ahead(self, mode: str) -> None:
         """Have a lane's process there before it is asked for: it makes its client, and waits for its first message.
 
-        Idempotent: there is one of a mode at a time.
+        There is one of a mode at a time; where that has died, another. It ends with the zygote until it is taken.
         """
-        self._ahead[mode] = self.fork_lane(mode)
+        self._ahead[mode] = self._waiting(mode) or self.fork(_LANE, {"mode": mode})
 
     def fork_lane(self, mode: str) -> socket.socket:
         """Ask for a lane's process, or take the one that is there; our end of its channel, as `fork` gives it."""
-        if channel := self._ahead.pop(mode, None):
-            if not _hung_up(channel):
-                return channel
-            channel.close()
         # A lane outlives its zygote: losing the one must not lose the others.
-        return self.fork("warmpool.lane:main", {"mode": mode}, orphan=True)
+        return self._waiting(mode) or self.fork(_LANE, {"mode": mode}, orphan=True)
+
+    def _waiting(self, mode: str) -> socket.socket | None:
+        """Take the one of a mode that is there, unless it has died."""
+        channel = self._ahead.pop(mode, None)
+        if channel is None or not _hung_up(channel):
+            return channel
+        channel.close()
+        return None
 
     def run(
         self,

@@ -36,6 +36,7 @@ from warmpool.arena import Arena, Region, regions
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.loaders import Loaders
 from warmpool.manifest import Manifest, manifest_path
+from warmpool.parent_death import outlive_parent
 from warmpool.process_memory import give_back, resident_bytes, use_one_heap
 from warmpool.weights import WeightsFile
 
@@ -233,6 +234,7 @@ def main(argument: dict[str, Any], channel: socket.socket, _descriptors: list[in
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone: so is the reason to be
         data, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 1)
         if data:
+            outlive_parent()  # one that was forked ahead would not
             begin = msgspec.json.decode(data, type=messages.Begin)
             arena = Arena(descriptors[0], begin.arena_bytes)
             Lane(runtime, fingerprint, arena, Trust.from_json(begin.trust), channel).serve(stages)

@@ -6,7 +6,6 @@ Everything here happens in the event loop's thread, in callbacks that do not wai
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from warmpool import messages
 from warmpool.backoff import backoff_s
 from warmpool.circuit import RESTART_S, RESTART_S_MAX, Circuit
-from warmpool.errors import WarmpoolError
 from warmpool.lane_process import Ended, LaneProcess
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import Cause, Limits
@@ -102,8 +100,7 @@ class LaneLife:
         self.state = "warm"
         self.circuit.warmed()
         if self._mode == "jaxlib":
-            with contextlib.suppress(WarmpoolError):  # no zygote: another is on its way
-                self._zygote.current.fork_ahead(self._mode)
+            self._zygote.fork_ahead(self._mode)
 
     async def stop(self, wait_s_max: float) -> None:
         """End it for good: first asked, then killed."""

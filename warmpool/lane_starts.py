@@ -28,9 +28,14 @@ class LaneStarts:
         What a process that was forked ahead had done before the start is no part of it.
         """
         start = self._starts.setdefault(lane.name, ColdStart(f"{lane.name} lane start", lane.started_ns))
-        if stages[0].start_ns >= start.start_ns:
-            since_ns = min(max(lane.started_ns, forkable_ns), stages[0].start_ns)
-            start.add(f"{lane.name} lane", [Stage("fork", since_ns, stages[0].start_ns), *stages])
+        own = [
+            Stage(stage.name, max(stage.start_ns, start.start_ns), stage.end_ns)
+            for stage in stages
+            if stage.end_ns > start.start_ns
+        ]
+        if own:
+            since_ns = min(max(lane.started_ns, forkable_ns), own[0].start_ns)
+            start.add(f"{lane.name} lane", [Stage("fork", since_ns, own[0].start_ns), *own])
 
     def planned(self, lane: LaneProxy, stage: str, since_ns: int) -> None:
         """It got its plan, which was made since then in a stage of this name."""

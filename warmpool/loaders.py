@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from warmpool import messages
 
-# One loads while the other runs: loading takes one core, the first run all of them. They are no nicer than the thread
-# that runs batches: one that is put off may hold the interpreter's lock or the heap's, and then that one waits as well.
-LOADERS = 2
+LOADERS = 2  # one loads while the other runs: loading takes one core, the first run all of them
+# They are no nicer than the thread that runs batches: a loader that is put off may hold the interpreter's lock or the
+# heap's, and then batches wait as well.
 
 
 class Loaders:

@@ -156,7 +156,7 @@ class ServedModels:
         In a thread of its own. Further versions come later: a lane that starts is to answer soon.
         """
         models = list(self._dataplane.catalog.models.values())
-        again = lane.life.restarts > 0  # then there are callers already
+        again = lane.life.restarts > 0  # then there are callers, as a rule
         loop = asyncio.get_running_loop()
 
         def make() -> None:

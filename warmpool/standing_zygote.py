@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from warmpool.backoff import backoff_s
+from warmpool.errors import WarmpoolError
 from warmpool.forking import Preload, Zygote
 from warmpool.messages import Stage
 from warmpool.watchdog import ANSWER, LOOK_S, START, Cause, Limits, Watchdog
@@ -50,6 +52,7 @@ class StandingZygote:
         self._watchdog = Watchdog(self._limits.ask_every_s)
         self._hung: Cause | None = None
         self._early_deaths = 0
+        self._ahead: set[str] = set()  # the modes of which a process is to wait
         self._leaving: list[Zygote] = []  # replaced, killed, and not yet reaped
         self._watched = False
         self._closing = False
@@ -65,6 +68,12 @@ class StandingZygote:
         loop.add_reader(self.current.control, self._readable)
         self._watched = True
         loop.call_later(LOOK_S, self._look, self.current)
+
+    def fork_ahead(self, mode: str) -> None:
+        """As `Zygote.fork_ahead`, by the next zygotes, too. Raises nothing: a lane can be forked when it dies."""
+        self._ahead.add(mode)
+        with contextlib.suppress(WarmpoolError, OSError):  # no zygote: another is on its way; or no file to be had
+            self.current.fork_ahead(mode)
 
     def close(self) -> None:
         """End it, for good. Waits for its process, and for those of earlier ones, as long as `Zygote.close` does."""
@@ -137,6 +146,8 @@ class StandingZygote:
         self._reap(self.current)
         self.current = replacement
         self.watch()
+        for mode in self._ahead:
+            self.fork_ahead(mode)
 
     def _reap(self, zygote: Zygote) -> None:
         """Have the system forget one that was replaced, once it has ended: nobody waits for that, it may take long.

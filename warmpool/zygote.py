@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -35,9 +34,9 @@ import time
 from typing import Any, NoReturn
 
 from warmpool.datagram import MESSAGE_BYTES_MAX
+from warmpool.parent_death import end_with_parent
 
 DESCRIPTORS_MAX = 8
-_PR_SET_PDEATHSIG = 1
 _COLLECTED_AFTER_S = 0.1
 _HEED_CPU_S = 2
 # What checks a signature: 4 ms, here once instead of in every lane.
@@ -168,7 +167,7 @@ def _child(request: dict[str, Any], channel: socket.socket, descriptors: list[in
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         if not request["orphan"]:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            end_with_parent()
         os.nice(request["nice"])
         if limit_s := math.ceil(request["cpu_s_max"]):
             # SIGXCPU first, which says what it was; a child that does not heed it is killed.

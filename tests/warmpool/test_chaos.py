@@ -187,10 +187,14 @@ def test_lanes_that_die_again_and_again_leak_neither_files_nor_processes(instanc
 
 def waiting(instance):
     """The process that the next lane to die is replaced by."""
-    status = instance.status()
-    lanes = {lane["pid"] for lane in status["lanes"]}
-    (pid,) = wait_until(lambda: set(filter(alive, children_of(status["zygote"]["pid"]))) - lanes)
-    return pid
+
+    def others():
+        status = instance.status()
+        lanes = {lane["pid"] for lane in status["lanes"]}
+        found = set(filter(alive, children_of(status["zygote"]["pid"]))) - lanes
+        return found if len(found) == 1 and None not in lanes else set()
+
+    return wait_until(others).pop()
 
 
 def test_a_lane_that_dies_is_replaced_by_a_process_that_waits_and_then_another_one_does(instance):
@@ -199,9 +203,19 @@ def test_a_lane_that_dies_is_replaced_by_a_process_that_waits_and_then_another_o
         kill(before)
         warm_again(instance, name, before)
         assert instance.lane(name)["pid"] == there
+    roots = set()
     for trace in instance.get("/v1/traces?cold=1").json():
         (root,) = [span for span in trace["spans"] if not span["parent_id"]]
+        roots.add(root["name"])
         assert min(span["start_ns"] for span in trace["spans"]) == root["start_ns"], "what it did before is no part"
+    assert roots >= {"primary lane start", "cpu lane start"}
+
+
+def test_a_process_that_waits_and_stands_still_does_not_outlive_the_instance(instance):
+    there = waiting(instance)
+    os.kill(there, signal.SIGSTOP)
+    assert instance.stop() == 0
+    wait_until(lambda: not alive(there))
 
 
 def test_a_process_that_waited_and_died_is_nobodys_death(instance):

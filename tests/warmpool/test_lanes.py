@@ -1,6 +1,7 @@
 """The front's half of a lane with a real lane behind it: what the front learns of it, at any moment."""
 
 import asyncio
+import errno
 import hashlib
 import os
 import signal
@@ -23,6 +24,7 @@ from warmpool.batches import Batch, Part
 from warmpool.catalog import read_catalog
 from warmpool.circuit import FAILURES_MAX
 from warmpool.datagram import MESSAGE_BYTES_MAX
+from warmpool.errors import WarmpoolError
 from warmpool.forking import Zygote
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import plan_loads
@@ -594,6 +596,21 @@ def test_once_it_is_warm_the_next_process_of_a_lane_waits_unless_two_would_share
         assert puppet.ahead == ahead
 
     with_puppet(story, mode=mode)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many open files"), WarmpoolError("the zygote is gone")])
+def test_a_lane_for_which_no_next_process_can_be_had_lives_on(with_puppet, fingerprint, error):
+    async def story(world, puppet):
+        def fork_ahead(mode):
+            raise error
+
+        puppet.fork_ahead = fork_ahead
+        load = await puppet.begin(fingerprint)
+        await until_all_warm(world, puppet, load)
+        await world.lane.warmed.wait()
+        assert (world.lane.state, world.lane.life.restarts) == ("warm", 0)
+
+    with_puppet(story)
 
 
 # What hangs, and what is lost

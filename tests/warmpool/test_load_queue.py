@@ -100,6 +100,44 @@ def test_what_comes_quietly_comes_one_by_one_and_last():
     assert queue.finished
 
 
+@pytest.mark.parametrize("quietly", [False, True])
+def test_what_is_asked_for_comes_once_though_it_was_planned(quietly):
+    queue, plan = LoadQueue(), planned(minimum=0, rest=2, quietly=quietly)
+    begin(queue, plan)
+    queue.ask(plan.work[0])
+    queue.ask(plan.loadables[1].message)
+    found = taken(queue)
+    queue.settle(mapped())
+    queue.settle(warm(1))
+    assert found[:2] + taken(queue) + found[2:] == ["weights", "key1", "key0"]
+
+
+def test_the_minimum_set_of_a_plan_that_comes_quietly_waits_for_its_own_turn_only():
+    queue, plan = LoadQueue(), planned(minimum=1, rest=1, quietly=True)
+    begin(queue, plan)
+    queue.add(planned(minimum=3, rest=0).loadables[2].message, minimum=True)
+    found = []
+    for settled in (mapped(), warm(0), warm(2), warm(1)):
+        found += taken(queue)
+        queue.settle(settled)
+    assert found == ["weights", "key0", "key2", "key1"]
+
+
+def test_when_a_lane_dies_what_was_to_come_quietly_is_forgotten_and_what_came_is_loaded_alone():
+    queue, plan = LoadQueue(), planned(minimum=0, rest=2, quietly=True)
+    begin(queue, plan)
+    assert taken(queue) == ["weights"]
+    queue.settle(mapped())
+    assert taken(queue) == ["key0"]
+    queue.died(CRASHED)
+    assert (taken(queue), queue.finished, queue.holds("key1")) == ([], True, False)
+    begin(queue, plan)
+    assert queue.holds("key1")
+    assert taken(queue) == ["weights"]
+    queue.settle(mapped())
+    assert queue.alone, "a suspect is next, though it comes quietly"
+
+
 def test_what_is_asked_for_does_not_wait_for_what_comes_quietly():
     queue, plan = LoadQueue(), planned(minimum=0, rest=4, quietly=True)
     begin(queue, plan)
@@ -228,7 +266,6 @@ def test_what_is_added_is_loaded_after_what_waits_already():
     assert taken(queue) == ["key1"]
     queue.settle(warm(1))
     assert taken(queue) == ["key0"]
-    queue.settle(warm(1))
     assert not queue.finished
     queue.settle(warm(0))
     assert queue.finished

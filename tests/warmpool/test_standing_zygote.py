@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import threading
 
 import pytest
 
-from tests.instance_process import wait_until
+from tests.instance_process import alive, children_of, wait_until
 from warmpool.forking import Zygote
 from warmpool.standing_zygote import StandingZygote
 from warmpool.watchdog import Cause, Limits
@@ -53,6 +54,20 @@ def test_one_that_is_gone_or_does_not_answer_is_replaced(with_zygote, number, ca
             assert await asyncio.to_thread(channel.recv, 1000)
 
     with_zygote(story, Limits(answer_s_max=4.0, ask_every_s=0.5))
+
+
+def test_the_one_that_replaces_it_forks_ahead_what_it_was_to(with_zygote):
+    async def story(zygote, started):
+        zygote.fork_ahead("jaxlib")
+        (there,) = await asyncio.to_thread(wait_until, lambda: children_of(zygote.current.process.pid))
+        os.kill(zygote.current.process.pid, signal.SIGKILL)
+        await started.wait()
+        await asyncio.to_thread(wait_until, lambda: not alive(there))
+        (another,) = await asyncio.to_thread(wait_until, lambda: children_of(zygote.current.process.pid))
+        with zygote.current.fork_lane("jaxlib") as taken:
+            assert json.loads(await asyncio.to_thread(taken.recv, 1000)) == {"pid": another}
+
+    with_zygote(story, Limits())
 
 
 class Lingering:

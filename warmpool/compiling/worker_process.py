@@ -9,7 +9,6 @@ if the front was killed; its zygotes and their children end with it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import queue
@@ -30,6 +29,7 @@ from warmpool.compiling.protocol import Alive, Done, FromWorker, Job, Open, Plac
 from warmpool.compiling.pulse import Pulse
 from warmpool.errors import PublishError, WarmpoolError
 from warmpool.manifest import Manifest, manifest_path
+from warmpool.parent_death import end_with_parent
 from warmpool.publishing import places as publishing
 from warmpool.publishing.claims import is_passing
 from warmpool.publishing.from_store import make_from_store
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 NICE, POLICY = 19, os.SCHED_IDLE
 ENDING_S_MAX = 3.0  # for a job to give up its leases once its children are gone
-_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -168,7 +167,7 @@ class _Logged:
 
 def main() -> int:
     """Work until stdin ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     slices.ask_for(slices.SHORT_S)  # its own
     pulse = Pulse(os.sched_getaffinity(0))
     slices.ask_for(slices.OWN_S)
