@@ -3,8 +3,8 @@
 The store has the three examples, *embed* with sixty-four shapes; the instance runs with a flag of XLA that makes it
 another kind of machine, as another jaxlib would. So nothing in the store may be loaded, and the instance compiles
 beside itself. Callers ask for each model from the start, and wait; the first answer that any of them gets counts, and
-every answer is checked. Beside it, a process compiles the very same buckets one after the other, out of programs that
-are traced already.
+every answer is checked; no lane has compiled. Beside it, a process compiles the very same buckets one after the other,
+out of programs that are traced already.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from benchmarks.churned_plan import right
 from benchmarks.compile_all import compile_all_s
 from benchmarks.connection import Connection
 from benchmarks.figures import Figure, Report, Target, ratios
-from benchmarks.questions import Question, contract, padded_sentence, picture, v2_outputs
+from benchmarks.questions import Question, WrongAnswer, contract, padded_sentence, picture, v2_outputs
 from benchmarks.server import Server, console_script, free_port, running
+from benchmarks.status import status
 from benchmarks.stores import Folders, signing_key
 from benchmarks.throughput import train_digits
 from examples.loopback import HOST
@@ -104,6 +105,9 @@ def first_answers(whole: Path, folders: Folders, asked: dict[str, Question]) -> 
         callers = {name: Caller(server, question) for name, question in asked.items()}
         for caller in callers.values():
             caller.thread.join()
+        document = status(server)
+    if not document["compiling"]["made"] or any(lane["compiles"] for lane in document["lanes"]):
+        raise WrongAnswer(f"the store was not stale, or a lane has compiled: {document}")
     for caller in callers.values():
         if caller.failure is not None:
             raise caller.failure

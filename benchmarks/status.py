@@ -6,10 +6,16 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.connection import Response, http_request
+from benchmarks.connection import Response, ask_once, http_request
+from benchmarks.server import Server
 
 STATUS = http_request("GET", "/v1/status")
 LIVE = http_request("GET", "/v2/health/live")
+
+
+def status(server: Server) -> Any:
+    """The document of /v1/status."""
+    return msgspec.json.decode(ask_once(server.port, STATUS).body)
 
 
 def lanes(response: Response) -> list[dict[str, Any]]:
