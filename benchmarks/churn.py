@@ -4,8 +4,8 @@ An instance begins on a store that has four of twenty-four buckets of a version,
 one until theirs is compiled, beside the instance. A second version with another program, of which nothing is compiled,
 becomes the stable one meanwhile. Requests of all shapes come at a fixed rate until everything is compiled and the
 second version has taken over; and then as many once more. Every answer is compared with plain JAX's of the version that
-it names, and no lane has compiled. The target is for the rounds' own ratios, and for that of their requests together; of
-those there have to be a hundred thousand in churn.
+it names, and no lane has compiled. The target is for the rounds' own ratios, and for that of their requests together,
+of which there have to be a hundred thousand in churn.
 
 And once more while another process fills a store that the instance knows nothing of, in the same class of the
 scheduler, but without `warmpool.compiling.pulse`: what compiles cost an instance that takes nothing up.
