@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 TOO_LATE = "the request's time ran out before it was answered"
 SHUTTING_DOWN = "the instance is shutting down"
-RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first
+RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first; for want of room, smaller before
 
 
 class Batcher:
@@ -110,7 +110,7 @@ class Batcher:
             Overloaded: too many rows wait already, or it would not be answered in time.
             NotWarm: no lane holds an executable that covers it, nor will one in time as far as is known.
             DeadlineExceeded: its time ran out.
-            LaneFailed: it ran twice and failed twice.
+            LaneFailed: it ran twice and failed twice, or found no room three times.
         """
         try:
             self._admit(parts)
@@ -169,8 +169,8 @@ class Batcher:
             part.failed(batch, out_of_memory=out_of_memory)
             if self._closed:
                 part.fail(NotWarm(SHUTTING_DOWN))
-            elif max(part.runs - part.unwritten, part.shortages) >= RUNS_MAX:
-                part.fail(LaneFailed(f"it was run {RUNS_MAX} times and failed; the log says why"))
+            elif (runs := part.runs - part.unwritten) >= RUNS_MAX or part.shortages > RUNS_MAX:
+                part.fail(LaneFailed(f"it was run {runs + part.shortages} times and failed; the log says why"))
             else:
                 self._place_again(part)
         self.changed()

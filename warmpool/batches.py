@@ -87,7 +87,7 @@ class Part:
         """A batch that it was in was not done, for want of room or for whatever reason."""
         self.runs -= out_of_memory or not batch.begun  # that says nothing of the part
         self.shortages += out_of_memory
-        if not out_of_memory:  # a smaller one may do, on the same lane
+        if not out_of_memory or self.shortages > 1:  # at first a smaller one may do, on the same lane
             self.failed_on |= {batch.lane}
 
     def cut_into(self, rows: int) -> list[Part]:

@@ -6,11 +6,14 @@ comes when it is worth that (see `warmpool.residency`). Neither waits for XLA: b
 An executable for which there was no room after all, when it was loaded or ran, is marked, and so are those of its
 method that are at least as large: they are not used for `MARKED_S`, or until the next process. Then they may come back
 like any other that went.
+
+A lane whose runs find no room again and again, whatever is not used any more, has lost its memory to something else.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Set
 
 from warmpool.catalog import ServedMethod
@@ -20,6 +23,8 @@ from warmpool.scheduling.cost_model import CostModel
 from warmpool.selection import Sizes
 
 MARKED_S = 60.0
+SHORTAGES_MAX = 3
+SHORTAGES_S = 30.0
 
 
 class LaneMemory:
@@ -41,6 +46,7 @@ class LaneMemory:
         self.shortages = 0
         self._held = held
         self._costs = costs
+        self._runs_short_s: deque[float] = deque(maxlen=SHORTAGES_MAX)
         self._asked: dict[int, None] = {}  # in this order
         self._missed: dict[int, None] = {}  # whose return is paid for, by batches that would have run on them
 
@@ -129,6 +135,12 @@ class LaneMemory:
         for loadable in [*self._held.covering(short.method, short.candidate.bucket)]:
             self._held.mark(loadable.candidate.id, Mark(reason, now_s + MARKED_S))
 
+    def ran_short(self, now_s: float) -> str:
+        """The device had no room for a run; why nothing is to run here any more, "" if that was not often so."""
+        self._runs_short_s.append(now_s)
+        often = len(self._runs_short_s) == SHORTAGES_MAX and now_s - self._runs_short_s[0] <= SHORTAGES_S
+        return f"it ran out of memory {SHORTAGES_MAX} times in {SHORTAGES_S:g} s" if often else ""
+
     def again_s(self, now_s: float) -> float:
         """When to make room again, if nothing happens before; infinite for never."""
         marks_s = (mark.until_s for mark in self._held.marked.values())
@@ -137,6 +149,7 @@ class LaneMemory:
 
     def forget(self) -> None:
         """The process is gone."""
+        self._runs_short_s.clear()
         self._asked.clear()
         self._missed.clear()
 

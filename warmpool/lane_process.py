@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_OF_NO_LOAD = {Cause.REPLACED, Cause.RUN_HUNG, Cause.SILENT, Cause.OUT_OF_MEMORY, Cause.MISTAKE}
+
 
 class Ended(NamedTuple):
     """The end of a process: why, with which status (negative for a signal), and more of it for people."""
@@ -42,7 +44,7 @@ class Ended(NamedTuple):
         """Whether what it was loading may be to blame. A device lost before anything was warm was lost all along."""
         if self.cause is Cause.DEVICE_LOST:
             return had_warm
-        return self.cause not in {Cause.REPLACED, Cause.RUN_HUNG, Cause.SILENT, Cause.MISTAKE}
+        return self.cause not in _OF_NO_LOAD
 
 
 class LaneProcess:
@@ -87,8 +89,8 @@ class LaneProcess:
 
     @property
     def hung_up(self) -> bool:
-        """Whether there is none, or its end is there to be read."""
-        if self._channel is None:
+        """Whether there is none, or it is to be killed, or its end is there to be read."""
+        if self._channel is None or self._doomed is not None:
             return True
         try:
             next_message = self._channel.recv(32, socket.MSG_PEEK | socket.MSG_DONTWAIT)

@@ -225,9 +225,12 @@ class LaneProxy:
         batch, loadable = self._sent.over(end_ns)
         self._deciding = self.memory.undecided  # then no batch begins before that is done
         if isinstance(message, messages.Failed):
-            if message.out_of_memory:
+            if smaller := message.out_of_memory:  # may do, unless the memory is gone
                 self._short(loadable, message.reason)
-            self._watcher.failed(self, batch, message.reason, out_of_memory=message.out_of_memory)
+                if gone := self.memory.ran_short(self._loop.time()):
+                    self.life.process.end(Cause.OUT_OF_MEMORY, gone)
+                    smaller = False
+            self._watcher.failed(self, batch, message.reason, out_of_memory=smaller)
         else:
             self.batches_run += 1
             self._watcher.finished(self, batch, message)
@@ -290,10 +293,8 @@ class LaneProxy:
         self.held.forget(ended.status if ended.of_a_load(had_warm=bool(self.held.warm_count)) else None)
         self.memory.forget()
         self.warmed.clear()
-        batches = self._sent.abandon(blameless=ended.cause is Cause.REPLACED)
-        self._deciding = False
-        reason = "the instance is shutting down" if self.state == "stopped" else f"the {self.name} lane {ended}"
-        for batch in batches:
+        batches: list[Batch | None] = [*self._sent.abandon(blameless=ended.cause is Cause.REPLACED)]
+        self._deciding, stopped = False, self.state == "stopped"
+        reason = "the instance is shutting down" if stopped else f"the {self.name} lane {ended}"
+        for batch in batches or ([] if stopped else [None]):
             self._watcher.failed(self, batch, reason)
-        if not batches and self.state != "stopped":
-            self._watcher.failed(self, None, reason)

@@ -33,6 +33,7 @@ class Cause(StrEnum):
     START_HUNG = "start_hung"
     SILENT = "silent"
     DEVICE_LOST = "device_lost"
+    OUT_OF_MEMORY = "out_of_memory"  # again and again
     MISTAKE = "mistake"  # of the front's
     CRASHED = "crashed"  # of a signal that only what it ran can have brought
     KILLED = "killed"  # by the system or a person, or its end was not told

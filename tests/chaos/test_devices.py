@@ -15,6 +15,7 @@ from tests.chaos.test_processes import RESTART_S_MAX, pid_of, renewed
 from tests.instance_process import InstanceProcess, wait_until
 from tests.warmpool.stopped_lane import StoppedLane
 from warmpool.circuit import FAILURES_MAX, TRIAL_S_MAX
+from warmpool.lane_memory import SHORTAGES_MAX
 
 DAY_S = 24 * 3600
 
@@ -69,6 +70,20 @@ def test_a_device_that_is_lost_now_and_then_costs_its_lane_and_nobody_an_answer(
     assert ends(instance) == ["device_lost"] * 3
     assert readiness.contradictions == []
     assert "its device is lost: the executable failed: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS" in instance.log
+
+
+def test_a_lane_whose_memory_is_gone_is_replaced_and_costs_nobody_an_answer(instance, device):
+    pid = pid_of(instance, "primary")
+    with Readiness(instance) as readiness, Load(instance) as load:
+        load.wait_for(30)
+        (device / f"short-{pid}").touch()
+        wait_until(partial(ended, instance, 1))
+        within(RESTART_S_MAX, partial(is_whole, instance))
+        load.wait_for(30, "primary")
+    load.check()
+    assert instance.lane("primary")["ended"] == {"out_of_memory": 1}
+    assert instance.lane("primary")["memory"]["shortages"] >= SHORTAGES_MAX
+    assert readiness.contradictions == []
 
 
 def test_an_executable_that_fails_costs_no_lane_and_its_batch_runs_elsewhere(instance, device):

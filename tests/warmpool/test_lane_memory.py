@@ -14,7 +14,7 @@ from tests.warmpool.served import doubling
 from warmpool import messages, version_progress
 from warmpool.catalog import ServedMethod
 from warmpool.holdings import Holdings
-from warmpool.lane_memory import MARKED_S, LaneMemory
+from warmpool.lane_memory import MARKED_S, SHORTAGES_MAX, SHORTAGES_S, LaneMemory
 from warmpool.load_plan import Loadable, LoadPlan
 from warmpool.residency import GAIN, LOAD_US, RUNS_AT_ONCE_MAX, UNUSED_S_MAX, Footprint
 from warmpool.scheduling.cost_model import CostModel
@@ -462,6 +462,23 @@ def test_a_load_for_which_there_was_no_room_is_marked_and_comes_back_if_it_is_a_
     lane.make_room()
     assert kinds(lane.settle_all())[-1] == ("Load", 0)
     assert version_progress.holds_minimum(lane.held, "a/1")
+
+
+@pytest.mark.parametrize(
+    ("at_s", "gone"),
+    [
+        ([0, 1, SHORTAGES_S], [False, False, True]),
+        ([0, 1, SHORTAGES_S + 0.1], [False] * 3),
+        ([0, 29, 58, 59], [False] * 3 + [True]),
+    ],
+)
+def test_a_memory_is_gone_once_runs_found_no_room_often_within_a_window(at_s: list[float], gone: list[bool]) -> None:
+    lane = Lane(0, *ONE_MODEL)
+    found = [lane.memory.ran_short(now_s) for now_s in at_s]
+    assert [*map(bool, found)] == gone
+    assert {*found} - {""} <= {"it ran out of memory 3 times in 30 s"}
+    lane.die()
+    assert {lane.memory.ran_short(at_s[-1]) for _ in range(SHORTAGES_MAX - 1)} == {""}, "the next one has its own"
 
 
 def test_the_next_process_begins_without_marks():

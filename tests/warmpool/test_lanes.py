@@ -26,6 +26,7 @@ from warmpool.circuit import FAILURES_MAX
 from warmpool.datagram import MESSAGE_BYTES_MAX
 from warmpool.errors import WarmpoolError
 from warmpool.forking import Zygote
+from warmpool.lane_memory import SHORTAGES_MAX
 from warmpool.lanes import LaneProxy
 from warmpool.load_plan import plan_loads
 from warmpool.sent_batches import STAGED_US_MAX
@@ -44,6 +45,7 @@ class World:
         self.store = LocalStore(store)
         self.model = read_catalog(self.store).models["tiny"]
         self.told = []
+        self.smaller = []
         self.news = asyncio.Event()
         standing = StandingZygote(zygote, "jaxlib", lambda stages: None)
         self.lane = LaneProxy("primary", mode, standing, ANYONE, self, 1 << 16, memory_bytes_max, limits)
@@ -66,6 +68,7 @@ class World:
 
     def failed(self, lane, batch, reason, *, out_of_memory=False):
         self.told.append(("failed", batch, reason))
+        self.smaller.append(out_of_memory)
         self.news.set()
 
     def cooled(self, lane):
@@ -708,6 +711,63 @@ def test_a_lane_that_says_its_device_is_lost_is_ended_and_its_batch_has_begun(wi
         assert (told, told.begun) == (batch, True)
         assert reason == "the primary lane was ended: its device is lost: the executable failed: UNAVAILABLE: gone"
         assert world.lane.life.ends == {Cause.DEVICE_LOST: 1}
+
+    with_puppet(story)
+
+
+async def run_short(world, puppet, load):
+    """Whether the batch that found no room may run smaller there, by what is told."""
+    told = len(world.told) + 1
+    world.lane.submit(world.any_batch(load))
+    world.lane.arena.begin_run()
+    puppet.say(messages.Failed(reason="RESOURCE_EXHAUSTED: no room", out_of_memory=True))
+    await world.until_told(told)
+    return world.smaller[-1]
+
+
+def test_a_lane_whose_runs_find_no_room_again_and_again_is_ended_and_takes_no_more(with_puppet, fingerprint, victim):
+    async def story(world, puppet):
+        first = await puppet.begin(fingerprint)
+        puppet.say(b'{"pid": %d}' % victim.pid, messages.Warm(executable=first.executable, stages=[]))
+        loading = await puppet.hear(messages.Load)
+        puppet.say(messages.Cold(executable=loading.executable, reason="no room", out_of_memory=True))
+        await world.until(lambda: world.lane.memory.shortages == 1)  # of a load, which does not count
+        assert [await run_short(world, puppet, first) for _ in range(SHORTAGES_MAX - 1)] == [True] * (SHORTAGES_MAX - 1)
+        assert world.lane.idle
+        assert await run_short(world, puppet, first) is False
+        assert not world.lane.idle, "its end has not been told yet"
+        await is_killed(victim)
+        puppet.end(-signal.SIGKILL)
+        _, told, reason = await world.until_told(SHORTAGES_MAX + 1)
+        assert (told, reason) == (None, "the primary lane was ended: it ran out of memory 3 times in 30 s")
+        assert world.lane.life.ends == {Cause.OUT_OF_MEMORY: 1}
+        assert not any(world.lane.held.loads._deaths.values()), "nothing that was being loaded is to blame"
+        assert len(world.lane.life.circuit._failures) == 1
+
+    with_puppet(story)
+
+
+def test_what_lay_ready_in_a_lane_that_is_out_of_memory_is_settled_as_itself(with_puppet, fingerprint, victim):
+    """Its result may be on its way when the lane is ended."""
+
+    async def story(world, puppet):
+        first = await puppet.begin(fingerprint)
+        puppet.say(b'{"pid": %d}' % victim.pid, messages.Warm(executable=first.executable, stages=[]))
+        await world.until(lambda: world.lane.held.warm_count == 1)
+        for _ in range(SHORTAGES_MAX - 1):
+            await run_short(world, puppet, first)
+        short, ready = world.any_batch(first), world.any_batch(first)
+        world.lane.submit(short)
+        world.lane.submit(ready)
+        failed = messages.Failed(reason="RESOURCE_EXHAUSTED: no room", out_of_memory=True)
+        puppet.say(failed, messages.Done(start_ns=1, end_ns=2))
+        puppet.end(-signal.SIGKILL)
+        await world.until_told(SHORTAGES_MAX + 2)
+        assert [(kind, batch) for kind, batch, _ in world.told[SHORTAGES_MAX - 1 :]] == [
+            ("failed", short),
+            ("finished", ready),
+            ("failed", None),
+        ]
 
     with_puppet(story)
 

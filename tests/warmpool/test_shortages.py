@@ -73,16 +73,37 @@ async def test_a_part_that_was_alone_runs_in_halves_and_is_answered_whole_and_in
 
 
 @manual_clock
-async def test_what_finds_no_room_twice_fails_and_takes_nobody_along():
+async def test_what_finds_no_room_though_smaller_runs_elsewhere_if_it_can():
     world = World()
     world.primary.warms(DOUBLE, batch=2).warms(DOUBLE, batch=4).warms(DOUBLE, batch=8)
+    task = await world.ask(DOUBLE, range(4))
+    world.cpu.warms(DOUBLE, batch=8)
+    short(world.primary)
+    assert world.primary.rows[1:] == [[[0, 1]]]
+    short(world.primary)
+    assert world.primary.batch is None, "what is as small is not tried there again"
+    assert world.cpu.rows == [[[0, 1], [2, 3]]]
+    world.cpu.finish()
+    await rest()
+    assert answered(task) == [0, 2, 4, 6]
+
+
+@manual_clock
+async def test_what_finds_no_room_again_and_again_fails_and_takes_nobody_along():
+    world = World()
+    for rows in (1, 2, 4, 8):
+        world.primary.warms(DOUBLE, batch=rows)
     task = await world.ask(DOUBLE, range(8))
     short(world.primary)
     other = await world.ask(DOUBLE, [7])
     assert world.primary.rows[1] == [[0, 1, 2, 3]]
     short(world.primary)
-    await rest()
-    with pytest.raises(LaneFailed, match="it was run 2 times and failed"):
+    while not task.done():
+        assert world.primary.batch is not None
+        has_the_first = 0 in world.primary.batch.parts[0].inputs[0]
+        (short if has_the_first else FakeLane.finish)(world.primary)
+        await rest()
+    with pytest.raises(LaneFailed, match="it was run 3 times and failed"):
         task.result()
     while world.primary.batch:
         world.primary.finish()
