@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 TOO_LATE = "the request's time ran out before it was answered"
 SHUTTING_DOWN = "the instance is shutting down"
-RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first; for want of room, smaller before
+RUNS_MAX = 2  # a part whose run failed is run once more, on whichever lane comes first; without room, smaller before
 
 
 class Batcher:
