@@ -40,7 +40,7 @@ BENCHMARKS = {
     "container-start": Benchmark("benchmarks.container_start", 1, 1),
     "latency": Benchmark("benchmarks.latency", 0, 2),
     "lane-restart": Benchmark("benchmarks.lane_restart", 0, 1),
-    "rollback": Benchmark("benchmarks.rollback", 0, 1),
+    "rollback": Benchmark("benchmarks.rollback", 0, 2),
     "stale-store": Benchmark("benchmarks.stale_store", 0, 1, rounds_max=5),
     "churn": Benchmark("benchmarks.churn", 0, 1),  # a minute, and 25,000 requests, each
     "artifact-load": Benchmark("benchmarks.artifact_load", 0, 1),

@@ -42,7 +42,7 @@ def run(folders: Folders, rounds: int, say: Callable[[str], None]) -> Report:  #
     """Measure both ways, one after the other in each round."""
     signer = Signer.generate()
     trust = Trust.of([signer.public])
-    with GcsServer(free_port()) as server, _delayed(server.port) as url:
+    with GcsServer(free_port()) as server, delayed(server.port) as url:
         direct = server.client()
         direct.create_bucket(BUCKET)
         keys = _publish(SignedStore(GcsStore(BUCKET, client=direct), trust, signer))
@@ -110,7 +110,7 @@ def _timed(keys: list[str], trust: Trust, fetched: Callable[[SignedStore, list[s
 
 
 @contextlib.contextmanager
-def _delayed(port: int) -> Iterator[str]:
+def delayed(port: int) -> Iterator[str]:
     """The address of a proxy before a server."""
     command = [sys.executable, "-m", "benchmarks.gcs_latency", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -70,13 +70,15 @@ def running(
 
 
 @contextlib.contextmanager
-def warmpool(store: Path, log: Path) -> Iterator[Server]:
-    """`warmpool serve` as it is by default, gRPC and signatures included."""
+def warmpool(
+    store: Path, log: Path, bucket: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """`warmpool serve` as it is by default, gRPC and signatures included, on a store or a bucket that has the same."""
     port = free_port()
     trusted = ["--trusted-keys", str(store.parent / "keys")]
     ports = ["--host", HOST, "--port", str(port), "--grpc-port", str(free_port())]
-    command = [console_script("warmpool"), "serve", "--store", str(store), *trusted, *ports]
-    with running("warmpool", command, port, log, {}) as server:
+    command = [console_script("warmpool"), "serve", "--store", bucket or str(store), *trusted, *ports]
+    with running("warmpool", command, port, log, environment or {}) as server:
         yield server
 
 

@@ -32,7 +32,7 @@ from warmpool.store_calls import StoreCalls
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-LOOK_FAR_S = 5.0  # between looks at the records in a bucket; those in a folder are read with every tick
+LOOK_FAR_S = 0.5  # between looks at the records of rollouts under way in a bucket; in a folder: every tick
 REFUSED_S_MAX = 600.0  # how long a canary may be refused, as one is that is still being copied, or compiled
 TRY_AGAIN_S_MAX = 10.0  # what the store did not take
 SUPPRESS_S = 300.0  # how long alerts wait after a rollout
