@@ -1,4 +1,4 @@
-"""How often an instance looks at the records of rollouts; the test moves the clock."""
+"""How often an instance looks at the records of rollouts, and for how long alerts wait; the test moves the clock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from cache.signed_store import SignedStore
 from cache.signing import ANYONE
 from tests.warmpool.fake_lane import manual_clock, pass_s
 from tests.warmpool.rollout.test_controller import PATH, SERVING, FakeVersions
+from warmpool import metrics
 from warmpool.manifest import Serving
-from warmpool.rollout.controller import Rollouts
+from warmpool.rollout.controller import SUPPRESS_S, Rollouts
 from warmpool.rollout.record import Event, Rollout, add_event
 from warmpool.store_calls import StoreCalls
 
@@ -64,6 +65,12 @@ class World:
     async def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds / STEP_S)):
             await pass_s(STEP_S)
+
+    def active(self) -> float | None:
+        """As Prometheus reads it, None for no such series."""
+        families = metrics._of_rollouts(cast("Any", SimpleNamespace(rollouts=self.rollouts)))
+        (family,) = (one for one in families if one.name == "warmpool_rollout_active")
+        return next((sample.value for sample in family.samples if sample.labels == {"model": "toy"}), None)
 
 
 @contextlib.asynccontextmanager
@@ -114,3 +121,21 @@ def test_what_others_took_back_gets_nothing_more_half_a_second_later(tmp_path: P
                 assert [each.canary for each in one.versions.followed] == [""]
 
     story()
+
+
+@manual_clock
+async def test_alerts_wait_during_a_rollout_and_a_while_after_it_and_then_no_more(tmp_path: Path) -> None:
+    async with world(tmp_path, far=False) as one:
+        await one.pass_s(1.0)
+        assert not one.active()
+        one.versions.serving["toy"] = SERVING
+        await one.pass_s(SUPPRESS_S + 10.0)
+        assert one.active() == 1, "however long it takes"
+        one.versions.serving["toy"] = STABLE
+        await one.pass_s(SUPPRESS_S - 1.0)
+        assert one.active() == 1
+        await one.pass_s(1.5)
+        assert one.active() == 0
+        one.versions.serving["toy"] = SERVING
+        await one.pass_s(1.0)
+        assert one.active() == 1
