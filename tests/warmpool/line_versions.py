@@ -29,12 +29,16 @@ SPEC = TensorSpec(name="x", dtype="float32", shape=("batch", "width"), pad=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A version: y = factor * x + shift, where the factor is its weight and the shift is part of its program."""
+    """A version: y = factor * x + shift, where the factor is its weight and the shift is part of its program.
+
+    More weights than one are all the same, and make it heavy.
+    """
 
     factor: float
     shift: float = 0.0
     batch: tuple[int, ...] = (1, 4)
     width: tuple[int, ...] = (4, 16)
+    weights: int = 1
 
     @property
     def buckets(self) -> list[dict[str, int]]:
@@ -42,7 +46,11 @@ class Line:
 
     @property
     def program(self) -> str:
-        return hashlib.sha256(f"line {self.shift}".encode()).hexdigest()
+        return hashlib.sha256(f"line {self.shift} {self.weights}".encode()).hexdigest()
+
+    @property
+    def factors(self) -> np.ndarray:
+        return np.full(() if self.weights == 1 else self.weights, self.factor, np.float32)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
         return np.float32(self.factor) * x + np.float32(self.shift)
@@ -60,7 +68,7 @@ def publish(store: Store, version: str, line: Line, model: str = MODEL) -> Manif
     """Compile and store a version, and say nothing of it being served."""
     runtime = Runtime.open("jax")
     fingerprint = runtime.fingerprint()
-    blob = np.float32(line.factor).tobytes()
+    blob = line.factors.tobytes()
     digest = hashlib.sha256(blob).hexdigest()
     manifest = Manifest(
         model=model,
@@ -76,7 +84,7 @@ def publish(store: Store, version: str, line: Line, model: str = MODEL) -> Manif
         weights=stored.WeightsSpec(
             digest=digest,
             size_bytes=len(blob),
-            tensors=(stored.WeightSpec(name="factor", dtype="float32", shape=(), offset=0),),
+            tensors=(stored.WeightSpec(name="factor", dtype="float32", shape=line.factors.shape, offset=0),),
         ),
         tolerance=stored.ToleranceSpec(rtol=0, atol=0),
     )
@@ -106,11 +114,11 @@ def _executable(store: Store, fingerprint: Fingerprint, line: Line, bucket: dict
     path = stored.executable_path(key)
     if key not in store.names("executables"):
         arguments = (
-            jax.ShapeDtypeStruct((), np.dtype(np.float32)),
+            jax.ShapeDtypeStruct(line.factors.shape, np.dtype(np.float32)),
             jax.ShapeDtypeStruct((bucket["batch"], bucket["width"]), np.dtype(np.float32)),
         )
         shift = np.float32(line.shift)
-        lowered = jax.jit(lambda factor, x: (factor * x + shift,), keep_unused=True).lower(*arguments)
+        lowered = jax.jit(lambda factors, x: (factors.reshape(-1)[0] * x + shift,), keep_unused=True).lower(*arguments)
         compiled = lowered.compile()
         store.put(
             path,

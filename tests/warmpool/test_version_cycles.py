@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,17 +14,21 @@ import pytest
 
 from benchmarks.connection import Connection, http_request
 from cache.local_store import LocalStore
-from tests.instance_process import Reply, children_of, own_bytes, wait_until
-from tests.warmpool.line_versions import MODEL, VERSIONS, serve
+from tests.instance_process import Reply, alive, children_of, descendants, mapped_bytes, own_bytes, wait_until
+from tests.warmpool.line_versions import MODEL, VERSIONS, publish, serve
 from tests.warmpool.lines_instance import Lines, checked, line_request, planned
 from warmpool import wire
 
 SPARE = 10  # descriptors that are open for a moment; one a cycle would be 75, or more
 MIB = 1 << 20
+PROCESSES_MIN = 4  # the zygote, two lanes, and the process that waits
 
 
 class Footing(NamedTuple):
-    """What the front and the lanes have, by process. Files are open while they are read: the least of many counts."""
+    """What the front, the zygote and the lanes have, by process, weights that are mapped among it.
+
+    Files are open while they are read: the least of many counts.
+    """
 
     bytes: dict[str, int]
     descriptors: dict[str, int]
@@ -30,9 +37,10 @@ class Footing(NamedTuple):
 
 def footing(instance: Lines) -> Footing:
     status = instance.status()
-    pids = {"front": instance.process.pid} | {lane["name"]: lane["pid"] for lane in status["lanes"]}
+    pids = {"front": instance.process.pid, "zygote": status["zygote"]["pid"]}
+    pids |= {lane["name"]: lane["pid"] for lane in status["lanes"]}
     return Footing(
-        {name: own_bytes(pid) for name, pid in pids.items()},
+        {name: own_bytes(pid) + mapped_bytes(pid) for name, pid in pids.items()},
         {name: min(len([*Path(f"/proc/{pid}/fd").iterdir()]) for _ in range(50)) for name, pid in pids.items()},
         len(children_of(instance.process.pid)) + len(children_of(status["zygote"]["pid"])),
     )
@@ -80,10 +88,24 @@ class Cycling:
         assert self._instance.post("/v1/store/changed", b"").status == 200
 
 
+@contextlib.contextmanager
+def killed_in_the_end(store: LocalStore, tmp_path: Path) -> Iterator[Lines]:
+    """A warm instance that nobody ends: its front is killed, and nothing that it started stays."""
+    instance = Lines(store, tmp_path)
+    pids: set[int] = set()
+    try:
+        instance.wait_warm()
+        yield instance
+        pids = wait_until(lambda: len(found := descendants(instance.process.pid)) >= PROCESSES_MIN and found)
+    finally:
+        instance.process.kill()
+        instance.process.wait()
+    wait_until(lambda: not any(map(alive, pids)))
+
+
 def cycled(store: LocalStore, tmp_path: Path, cycles: int, requests: int) -> tuple[Footing, Footing]:
     """What there is after a quarter of the cycles, and after all of them."""
-    with Lines(store, tmp_path) as instance:
-        instance.wait_warm()
+    with killed_in_the_end(store, tmp_path) as instance:
         cycling = Cycling(store, instance, requests)
         for _ in range(cycles // 4):
             cycling.once()
@@ -91,6 +113,7 @@ def cycled(store: LocalStore, tmp_path: Path, cycles: int, requests: int) -> tup
         for _ in range(cycles - cycles // 4):
             cycling.once()
         after = footing(instance)
+        wait_until(lambda: all(map(alive, descendants(instance.process.pid))))
         status = instance.status()
         assert [lane["compiles"] for lane in status["lanes"]] == [0, 0]
         assert sum(lane["restarts"] for lane in status["lanes"]) == 0
@@ -101,7 +124,12 @@ def cycled(store: LocalStore, tmp_path: Path, cycles: int, requests: int) -> tup
 
 
 @pytest.mark.slow
-def test_a_hundred_versions_and_ten_thousand_requests_leave_nothing_behind(store: LocalStore, tmp_path: Path) -> None:
+def test_a_hundred_versions_and_ten_thousand_requests_leave_nothing_behind(tmp_path: Path) -> None:
+    """A version has 1 MiB of weights: were they left behind once a cycle, that would be 75 MiB."""
+    store = LocalStore(tmp_path / "store")
+    for version, line in VERSIONS.items():
+        publish(store, version, replace(line, weights=MIB // 4))
+    serve(store, "1")
     before, after = cycled(store, tmp_path, cycles=100, requests=100)
     assert all(count - before.descriptors[name] < SPARE for name, count in after.descriptors.items()), (before, after)
     assert after.children - before.children < SPARE
