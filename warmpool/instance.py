@@ -88,6 +88,7 @@ class Instance:
         parts = (self.dataplane, self.lanes, self.models, self.upkeep, self.plan_following)
         self.compiling = LateService(settings, store, *parts)
         self.versions.awaited = self.compiling.makes
+        self.repository.why_not_made = self.compiling.why_not
         self._preload = preload
         self._zygote = StandingZygote(zygote, preload, self._zygote_started, Limits.of(settings))
         self._starts = LaneStarts(self.traces, cold_start)

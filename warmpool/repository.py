@@ -6,9 +6,10 @@ So the model repository extension of the Open Inference Protocol sees it, and so
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from warmpool.catalog import ServedModel
 from warmpool.dataplane import DataPlane
 from warmpool.errors import NotFound, NotWarm
 from warmpool.lanes import LaneProxy
@@ -26,12 +27,16 @@ class Repository:
         following: Knows what the store says is served.
         dataplane: Knows what gets requests.
         lanes: The primary one first; they may come later.
+
+    Attributes:
+        why_not_made: Why what a version lacks cannot be made here, "" if nothing is known to fail.
     """
 
     def __init__(self, following: VersionFollowing, dataplane: DataPlane, lanes: Sequence[LaneProxy]) -> None:
         self._following = following
         self._dataplane = dataplane
         self._lanes = lanes
+        self.why_not_made: Callable[[ServedModel], str] = lambda _: ""
 
     def state(self, key: str) -> tuple[str, str]:
         """How a version ("model/version") is, and why.
@@ -52,6 +57,7 @@ class Repository:
             serving = following.serving.get(name) or Serving(stable=version)
             return "serving" if stable or (serving.canary == version and serving.share > 0) else "warm", ""
         reason = why_not(self._lanes[0].held, key) if self._lanes else ""
+        reason = (reason and self.why_not_made(model)) or reason  # the cause, where it is known
         if stable:
             held = not self._lanes or any(may_hold(lane.held, key) for lane in self._lanes)
             return ("serving" if held else "refused"), reason

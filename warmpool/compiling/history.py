@@ -50,6 +50,7 @@ class Failure:
     """Why a gap is not closed, how often that was tried, and when it is again (monotonic).
 
     `passing`: it is a failure of the moment. Tries are counted since the last failure of the other kind.
+    `tried`: it failed, and does not only rest.
     """
 
     gap: Gap
@@ -57,6 +58,7 @@ class Failure:
     tries: int
     again_s: float
     passing: bool
+    tried: bool
 
 
 class History:
@@ -85,21 +87,30 @@ class History:
         self, gap: Gap, reason: str, seconds: float, when_s: float, now_s: float, *, passing: bool = False
     ) -> None:
         """A gap cannot be closed now; `passing`: for the sake of the moment."""
-        self.rest(gap, reason, now_s, passing=passing)
+        self.rest(gap, reason, now_s, passing=passing, tried=True)
         self.failed += 1
         self.outcomes.append(Outcome(gap, "failed", seconds, when_s, reason))
 
-    def rest(self, gap: Gap, reason: str, now_s: float, *, passing: bool = False) -> None:
-        """Do not try a gap for a while."""
+    def rest(self, gap: Gap, reason: str, now_s: float, *, passing: bool = False, tried: bool = False) -> None:
+        """Do not try a gap for a while; `tried`: it failed."""
         before = self.failures.get(gap.key)
         tries = before.tries + 1 if before and before.passing is passing else 1
         first_s, longest_s = (PASSING_FIRST_S, PASSING_S_MAX) if passing else (RETRY_FIRST_S, RETRY_S_MAX)
-        self.failures[gap.key] = Failure(gap, reason, tries, now_s + backoff_s(tries, first_s, longest_s), passing)
+        again_s = now_s + backoff_s(tries, first_s, longest_s)
+        self.failures[gap.key] = Failure(gap, reason, tries, again_s, passing, tried)
 
     def may_try(self, gap: Gap, now_s: float) -> bool:
         """Whether it is time for another try of a gap."""
         failure = self.failures.get(gap.key)
         return failure is None or now_s >= failure.again_s
+
+    def why_not(self, model: str, version: str) -> str:
+        """Why the primary lane's minimum set of a version cannot be made, "" if nothing of it has failed for good."""
+        for one in self.failures.values():
+            own = (one.gap.model, one.gap.version) == (model, version) and one.gap.minimum and not one.gap.ladder
+            if own and one.tried and not one.passing:
+                return f"{one.gap.title}: {one.reason}"
+        return ""
 
     def keep(self, keys: Collection[str]) -> None:
         """Forget failures of what is not missing any more: only these keys are."""

@@ -66,6 +66,10 @@ class LateService:
             return self._settings.compile != "off"
         return self._service.makes(model.manifest.model, model.manifest.version)
 
+    def why_not(self, model: ServedModel) -> str:
+        """Why the minimum set of a version cannot be made, "" if it may be, as far as is known."""
+        return self._service.why_not(model.manifest.model, model.manifest.version) if self._service else ""
+
     @property
     def waiting(self) -> int:
         """How many executables are missing and will be made, those that are under way among them."""

@@ -124,6 +124,10 @@ class CompileService:
         seen = self._lacking.machines | {f"{model}/{version}"} <= self._seen
         return not seen or self._backlog.makes(model, version, time.monotonic())
 
+    def why_not(self, model: str, version: str) -> str:
+        """As `History.why_not`."""
+        return self._backlog.history.why_not(model, version)
+
     @property
     def waiting(self) -> int:
         """How many executables are missing and will be made, those that are under way among them."""
