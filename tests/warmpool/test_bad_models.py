@@ -26,7 +26,7 @@ from warmpool.manifest import Manifest, Target, TensorSpec
 
 LOADS = 3
 ROUNDS = 6  # of loads and unloads of all of them, over which nothing may grow
-SHAPES = {"batch": (1,), "width": (4,)}
+SHAPES: Any = {"batch": (1,), "width": (4,)}
 
 
 class Bad(NamedTuple):
