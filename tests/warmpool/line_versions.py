@@ -38,7 +38,7 @@ class Line:
     shift: float = 0.0
     batch: tuple[int, ...] = (1, 4)
     width: tuple[int, ...] = (4, 16)
-    weights: int = 1
+    weights: tuple[int, ...] = ()  # their shape
 
     @property
     def buckets(self) -> list[dict[str, int]]:
@@ -50,7 +50,7 @@ class Line:
 
     @property
     def factors(self) -> np.ndarray:
-        return np.full(() if self.weights == 1 else self.weights, self.factor, np.float32)
+        return np.full(self.weights, self.factor, np.float32)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
         return np.float32(self.factor) * x + np.float32(self.shift)
@@ -84,7 +84,7 @@ def publish(store: Store, version: str, line: Line, model: str = MODEL) -> Manif
         weights=stored.WeightsSpec(
             digest=digest,
             size_bytes=len(blob),
-            tensors=(stored.WeightSpec(name="factor", dtype="float32", shape=line.factors.shape, offset=0),),
+            tensors=(stored.WeightSpec(name="factor", dtype="float32", shape=line.weights, offset=0),),
         ),
         tolerance=stored.ToleranceSpec(rtol=0, atol=0),
     )
@@ -114,7 +114,7 @@ def _executable(store: Store, fingerprint: Fingerprint, line: Line, bucket: dict
     path = stored.executable_path(key)
     if key not in store.names("executables"):
         arguments = (
-            jax.ShapeDtypeStruct(line.factors.shape, np.dtype(np.float32)),
+            jax.ShapeDtypeStruct(line.weights, np.dtype(np.float32)),
             jax.ShapeDtypeStruct((bucket["batch"], bucket["width"]), np.dtype(np.float32)),
         )
         shift = np.float32(line.shift)

@@ -128,7 +128,7 @@ def test_a_hundred_versions_and_ten_thousand_requests_leave_nothing_behind(tmp_p
     """A version has 1 MiB of weights: were they left behind once a cycle, that would be 75 MiB."""
     store = LocalStore(tmp_path / "store")
     for version, line in VERSIONS.items():
-        publish(store, version, replace(line, weights=MIB // 4))
+        publish(store, version, replace(line, weights=(MIB // 4,)))
     serve(store, "1")
     before, after = cycled(store, tmp_path, cycles=100, requests=100)
     assert all(count - before.descriptors[name] < SPARE for name, count in after.descriptors.items()), (before, after)
