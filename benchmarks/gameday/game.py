@@ -102,7 +102,7 @@ class Game:
     def play(self, faults: Sequence[str], seconds: float) -> None:
         """Each of these faults once, and then more of them until the time has passed; what has begun is ended."""
         until_s = time.monotonic() + seconds
-        with Readiness(self._place.instance) as readiness:
+        with Readiness(self._place.instance, self._place.shelf.minimum) as readiness:
             with Load(partial(ask, self._place.instance.port), CALLERS, EVERY_S) as load:
                 for turn in _turns(faults, self._draw):
                     if time.monotonic() > until_s and len(self.outcomes) == len(set(faults)):

@@ -18,6 +18,7 @@ from benchmarks.gameday.fates import Fates, OddClock
 from benchmarks.gameday.fault_proxy import FaultProxy, Weather
 from benchmarks.gameday.gcs_server import GcsServer
 from benchmarks.gameday.instance import Instance, kill, until
+from benchmarks.gameday.readiness import minimum_sets
 from benchmarks.server import console_script, free_port, running
 from benchmarks.stores import Folders, opened, signing_key
 from cache.gcs_store import GcsStore
@@ -117,6 +118,7 @@ class Shelf:
         flags: Of a command that may write to it.
         environment: Of such a command.
         listed: The executables that are to be in it.
+        minimum: What an instance has to hold of it to be ready.
     """
 
     def __init__(self, store: GcsStore | LocalStore, uri: str, published: Path, url: str = "") -> None:
@@ -126,7 +128,9 @@ class Shelf:
         source = LocalStore(published)
         for entry in source.entries(""):
             store.put(entry.path, source.get(entry.path))
-        served = [version for version in survey(opened(published)).versions if version.stable]
+        found = survey(opened(published))
+        self.minimum = minimum_sets(found)
+        served = [version for version in found.versions if version.stable]
         targets = [target for version in served for target in version.targets.values()]
         self.listed = [spec for target in targets for spec in target.executables]
 

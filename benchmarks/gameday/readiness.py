@@ -1,13 +1,20 @@
-"""What an instance says of its readiness, held against what else it says of itself, all the time."""
+"""What an instance says of its readiness, held against what it holds and what the store says it needs, all the time."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, Self
 
+from warmpool.manifest import bucket_name
+from warmpool.survey import Survey
+
 LOOK_EVERY_S = 0.05
+
+type MinimumSets = Mapping[str, Sequence[frozenset[str]]]
+"""By "model/version": what its executables of a minimum set are called in a status, for each kind of machine."""
 
 
 class Watched(Protocol):
@@ -20,26 +27,48 @@ class Watched(Protocol):
         """The HTTP status of a GET, 0 where nothing listens."""
 
 
+def minimum_sets(found: Survey) -> dict[str, list[frozenset[str]]]:
+    """What a store says that its versions need."""
+    return {
+        version.name: [
+            frozenset(
+                f"{version.manifest.model}:{spec.method} {bucket_name(spec.bucket)}"
+                for spec in target.executables
+                if spec.minimum and spec.is_for(ladder_only=False)
+            )
+            for target in version.targets.values()
+            if target.has_primary
+        ]
+        for version in found.versions
+    }
+
+
 class Readiness:
     """Looks all the time, until the end of the block, and keeps what does not go together.
 
-    Whether it is ready is asked between two looks at its status: where these agree, and no lane has changed, it has to
-    agree with them.
+    A status is of one moment: what it says of readiness has to be what it says of the primary lane. An instance that
+    serves is ready if every executable of each served version's minimum set is warm there, and only then. Whether it
+    is ready is asked besides, between two looks at its status: where these agree, it has to agree with them.
+
+    Args:
+        instance: Is looked at.
+        minimum: What the versions need that it may serve, by what is in the store. It has as much memory as it wants.
 
     Attributes:
         looks: How often it was ready, and how often not.
         contradictions: What it said that cannot be true together.
     """
 
-    def __init__(self, instance: Watched) -> None:
+    def __init__(self, instance: Watched, minimum: MinimumSets) -> None:
         self.looks: Counter[bool] = Counter()
         self.contradictions: list[Any] = []
         self._instance = instance
+        self._minimum = minimum
         self._stopping = threading.Event()
         self._executor = ThreadPoolExecutor(1)
-        self._future = self._executor.submit(self._look_on)
 
     def __enter__(self) -> Self:
+        self._future = self._executor.submit(self._look_on)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,16 +81,20 @@ class Readiness:
         while not self._stopping.is_set():
             ready = self._instance.answers("/v2/health/ready") == 200
             after = self._instance.status()
-            self._compare(before, ready, after)
+            self.compare(before, ready, after)
             before = after
             self._stopping.wait(LOOK_EVERY_S)
 
-    def _compare(self, before: dict[str, Any], ready: bool, after: dict[str, Any]) -> None:  # noqa: FBT001  # as seen
+    def compare(self, before: dict[str, Any], ready: bool, after: dict[str, Any]) -> None:  # noqa: FBT001  as seen
+        """Judge one look: a status, whether it was ready then, and the next status."""
         primary = after["lanes"][0]
         if after["ready"] is not (not after["reasons"]):
             self.contradictions.append(("reasons", after))
-        if after["ready"] and (primary["state"] not in {"loading", "warm"} or not primary["warm"]):
-            self.contradictions.append(("ready without a lane", after))
+        whole = self._has_minimum(after)
+        if after["ready"] and not whole:
+            self.contradictions.append(("ready without its minimum set", after))
+        if whole and after["state"] == "serving" and not after["ready"]:
+            self.contradictions.append(("not ready with its minimum set", after))
         if primary["circuit"]["state"] == "open" and "is down" not in str(after["reasons"]):
             self.contradictions.append(("no reason for a lane that is down", after))
         if _of_readiness(before) == _of_readiness(after):
@@ -69,7 +102,28 @@ class Readiness:
             if ready is not after["ready"]:
                 self.contradictions.append(("health", before, ready, after))
 
+    def _has_minimum(self, status: dict[str, Any]) -> bool:
+        """Whether the primary lane has the minimum set of every served version, for one kind of machine, warm."""
+        primary = status["lanes"][0]
+        served = {name: model["version"] for name, model in status["models"].items() if model["version"]}
+        warm = {title for title, state in primary["executables"].items() if state == "warm"}
+        return (
+            bool(served)
+            and primary["state"] in {"loading", "warm"}
+            and all(
+                any(
+                    all(warm & {title, f"{title} @{version}"} for title in needed)
+                    for needed in self._sets(name, version)
+                )
+                for name, version in served.items()
+            )
+        )
+
+    def _sets(self, model: str, version: str) -> Sequence[frozenset[str]]:
+        return self._minimum.get(f"{model}/{version}", ())
+
 
 def _of_readiness(status: dict[str, Any]) -> tuple[Any, ...]:
     primary = status["lanes"][0]
-    return status["ready"], status["state"], primary["pid"], primary["state"], primary["warm"], primary["ended"]
+    held = primary["executables"]
+    return status["ready"], status["state"], status["models"], primary["pid"], primary["state"], held, primary["ended"]

@@ -58,8 +58,8 @@ def is_whole(instance):
     return all(lane["state"] == "warm" and not lane["cold"] for lane in instance.status()["lanes"])
 
 
-def test_a_device_that_is_lost_now_and_then_costs_its_lane_and_nobody_an_answer(instance, device):
-    with Readiness(instance) as readiness, Load(instance) as load:
+def test_a_device_that_is_lost_now_and_then_costs_its_lane_and_nobody_an_answer(instance, device, minimum):
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         for turn in range(3):
             load.wait_for(30)
             (device / f"lose-{turn}").touch()
@@ -72,9 +72,9 @@ def test_a_device_that_is_lost_now_and_then_costs_its_lane_and_nobody_an_answer(
     assert "its device is lost: the executable failed: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS" in instance.log
 
 
-def test_a_lane_whose_memory_is_gone_is_replaced_and_costs_nobody_an_answer(instance, device):
+def test_a_lane_whose_memory_is_gone_is_replaced_and_costs_nobody_an_answer(instance, device, minimum):
     pid = pid_of(instance, "primary")
-    with Readiness(instance) as readiness, Load(instance) as load:
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         load.wait_for(30)
         (device / f"short-{pid}").touch()
         wait_until(partial(ended, instance, 1))
@@ -86,22 +86,23 @@ def test_a_lane_whose_memory_is_gone_is_replaced_and_costs_nobody_an_answer(inst
     assert readiness.contradictions == []
 
 
-def test_an_executable_that_fails_costs_no_lane_and_its_batch_runs_elsewhere(instance, device):
+def test_an_executable_that_fails_costs_no_lane_and_its_batch_runs_elsewhere(instance, device, minimum):
     pids = [pid_of(instance, name) for name in ("primary", "cpu")]
-    with Load(instance) as load:
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         for turn in range(3):
             load.wait_for(30)
             (device / f"fail-{turn}").touch()
             wait_until(lambda: not [*device.iterdir()])
         load.wait_for(30)
     load.check()
+    assert readiness.contradictions == []
     assert [pid_of(instance, name) for name in ("primary", "cpu")] == pids
     assert ends(instance) == []
 
 
-def test_a_device_that_stays_lost_opens_the_circuit_and_is_tried_again_and_found_back(instance, device):
+def test_a_device_that_stays_lost_opens_the_circuit_and_is_tried_again_and_found_back(instance, device, minimum):
     """Here both lanes have it, so that nobody can be served meanwhile: then callers are told so, and to come again."""
-    with Readiness(instance) as readiness, Load(instance, callers=2) as load:
+    with Readiness(instance, minimum) as readiness, Load(instance, callers=2) as load:
         load.wait_for(30)
         (device / "lost").touch()
         wait_until(lambda: instance.lane("primary")["circuit"]["state"] == "open", RESTART_S_MAX + 30)
@@ -119,8 +120,8 @@ def test_a_device_that_stays_lost_opens_the_circuit_and_is_tried_again_and_found
 
 
 @pytest.mark.parametrize("jumps", [(DAY_S, 0, -DAY_S), (-DAY_S, 10 * 365 * DAY_S, 1)], ids=["forth", "back"])
-def test_whatever_the_clock_says_answers_are_right_and_nobody_is_ended(instance, clock, jumps):
-    with Readiness(instance) as readiness, Load(instance) as load:
+def test_whatever_the_clock_says_answers_are_right_and_nobody_is_ended(instance, clock, jumps, minimum):
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         load.wait_for(50)
         for jump in jumps:
             with StoppedLane(instance) as lane:  # so that it has a batch meanwhile

@@ -54,8 +54,8 @@ def warm(instance: InstanceProcess, name: str, other_than: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ["primary", "cpu"])
-def test_a_lane_is_killed_in_a_loop_until_its_circuit_opens_and_comes_back(instance, name):
-    with Readiness(instance) as readiness, Load(instance) as load:
+def test_a_lane_is_killed_in_a_loop_until_its_circuit_opens_and_comes_back(instance, name, minimum):
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         pid = 0
         for _ in range(FAILURES_MAX):
             pid = pid_of(instance, name)
@@ -72,8 +72,8 @@ def test_a_lane_is_killed_in_a_loop_until_its_circuit_opens_and_comes_back(insta
     assert readiness.looks[True]
 
 
-def test_the_zygote_is_killed_in_a_loop_and_a_lane_that_dies_then_still_comes_back(instance):
-    with Readiness(instance) as readiness, Load(instance) as load:
+def test_the_zygote_is_killed_in_a_loop_and_a_lane_that_dies_then_still_comes_back(instance, minimum):
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         for _ in range(5):
             pid = pid_of(instance, "zygote")
             load.wait_for(20)
@@ -89,8 +89,8 @@ def test_the_zygote_is_killed_in_a_loop_and_a_lane_that_dies_then_still_comes_ba
     assert instance.status()["zygote"]["ended"] == {"killed": 6}
 
 
-def test_a_lane_that_stands_still_in_a_batch_is_replaced_and_its_batch_runs_on_the_other(instance):
-    with Readiness(instance) as readiness, Load(instance) as load:
+def test_a_lane_that_stands_still_in_a_batch_is_replaced_and_its_batch_runs_on_the_other(instance, minimum):
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         pid = pid_of(instance, "primary")
         load.wait_for(50)
         send(pid, signal.SIGSTOP)
@@ -102,8 +102,8 @@ def test_a_lane_that_stands_still_in_a_batch_is_replaced_and_its_batch_runs_on_t
     assert readiness.contradictions == []
 
 
-def test_both_lanes_stand_still_and_everybody_is_answered_by_the_next(instance):
-    with Load(instance) as load:
+def test_both_lanes_stand_still_and_everybody_is_answered_by_the_next(instance, minimum):
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         pids = {name: pid_of(instance, name) for name in ("primary", "cpu")}
         load.wait_for(50)
         for pid in pids.values():
@@ -112,6 +112,7 @@ def test_both_lanes_stand_still_and_everybody_is_answered_by_the_next(instance):
             within(HANG_S_MAX, partial(warm, instance, name, pid))
         load.wait_for(50)
     load.check()
+    assert readiness.contradictions == []
 
 
 @pytest.mark.slow
@@ -128,8 +129,8 @@ def test_lanes_that_stand_still_while_nobody_asks_are_found_by_being_asked(insta
 
 
 @pytest.mark.slow
-def test_a_lane_is_killed_while_the_zygote_stands_still_which_would_have_told_of_it(instance):
-    with Load(instance) as load:
+def test_a_lane_is_killed_while_the_zygote_stands_still_which_would_have_told_of_it(instance, minimum):
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         zygote, lane = pid_of(instance, "zygote"), pid_of(instance, "primary")
         load.wait_for(20)
         send(zygote, signal.SIGSTOP)
@@ -137,15 +138,16 @@ def test_a_lane_is_killed_while_the_zygote_stands_still_which_would_have_told_of
         within(HANG_S_MAX, partial(warm, instance, "primary", lane))
         load.wait_for(50, "primary")
     load.check()
+    assert readiness.contradictions == []
     assert pid_of(instance, "zygote") != zygote
     assert instance.status()["zygote"]["ended"] == {"silent": 1}
 
 
-def test_a_whole_instance_that_stood_still_ends_none_of_its_lanes(instance):
+def test_a_whole_instance_that_stood_still_ends_none_of_its_lanes(instance, minimum):
     """As where a platform gives it no processor between requests: nobody had a chance to answer."""
     status = instance.status()
     pids = [instance.process.pid, status["zygote"]["pid"], *(lane["pid"] for lane in status["lanes"])]
-    with Load(instance) as load:
+    with Readiness(instance, minimum) as readiness, Load(instance) as load:
         load.wait_for(50)
         for pid in pids:
             send(pid, signal.SIGSTOP)
@@ -156,6 +158,7 @@ def test_a_whole_instance_that_stood_still_ends_none_of_its_lanes(instance):
             send(pid, signal.SIGCONT)
         load.wait_for(100)
     load.check()
+    assert readiness.contradictions == []
     assert [lane["ended"] for lane in instance.status()["lanes"]] == [{}, {}]
     assert instance.status()["zygote"] == {"pid": status["zygote"]["pid"], "ended": {}}
 

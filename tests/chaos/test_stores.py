@@ -39,12 +39,18 @@ def is_whole(instance):
 
 
 @pytest.mark.slow
-def test_executables_are_damaged_in_all_ways_while_it_serves_and_are_loaded_once_they_are_back(own_store, tmp_path):
+def test_executables_are_damaged_in_all_ways_while_it_serves_and_are_loaded_once_they_are_back(
+    own_store, tmp_path, minimum
+):
     """The primary lane comes up without them; the other has them still, until it may load them again itself."""
     files = sorted((own_store / "executables").rglob("*"))
     sound = {file: file.read_bytes() for file in files if file.is_file()}
     assert len(sound) > 3 * len(DAMAGES)
-    with serving(own_store, tmp_path / "log") as instance, Load(instance) as load:
+    with (
+        serving(own_store, tmp_path / "log") as instance,
+        Readiness(instance, minimum) as readiness,
+        Load(instance) as load,
+    ):
         load.wait_for(50)
         for number, file in enumerate(sound):
             if number % 4:  # whether it is of a minimum set or not
@@ -63,6 +69,8 @@ def test_executables_are_damaged_in_all_ways_while_it_serves_and_are_loaded_once
         within(RESTART_S_MAX, partial(is_whole, instance))
         load.wait_for(50, "primary")
     load.check()
+    assert readiness.contradictions == []
+    assert readiness.looks[False]
 
 
 STORM = [answers(503), answers(503), answers(500), late, lost, broken_after(100, reset=True), passed]
@@ -85,12 +93,12 @@ def settings(tiny_store, fingerprint, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_store_that_answers_late_with_errors_or_with_half_of_it_costs_nobody_an_answer(settings, tmp_path):
+def test_a_store_that_answers_late_with_errors_or_with_half_of_it_costs_nobody_an_answer(settings, tmp_path, minimum):
     """Not an instance that has its copies, though its lanes die; and one that has none comes up all the same."""
     store, weather = settings
     flags = ("--trusted-keys", f"{store.signing_key}.pub", "--cache-folder")
     with serving(store.store, tmp_path / "log", *flags, str(tmp_path / "first")) as instance:
-        with Readiness(instance) as readiness, Load(instance) as load:
+        with Readiness(instance, minimum) as readiness, Load(instance) as load:
             load.wait_for(50)
             weather.faults = STORM
             for name in ("primary", "cpu"):
