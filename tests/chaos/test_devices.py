@@ -101,7 +101,10 @@ def test_an_executable_that_fails_costs_no_lane_and_its_batch_runs_elsewhere(ins
 
 
 def test_a_device_that_stays_lost_opens_the_circuit_and_is_tried_again_and_found_back(instance, device, minimum):
-    """Here both lanes have it, so that nobody can be served meanwhile: then callers are told so, and to come again."""
+    """Here both lanes have it, so that nobody can be served meanwhile: then callers are told so, and to come again.
+
+    What has run on two lanes that died of it fails: of two callers one at most for each that died.
+    """
     with Readiness(instance, minimum) as readiness, Load(instance, callers=2) as load:
         load.wait_for(30)
         (device / "lost").touch()
@@ -114,6 +117,8 @@ def test_a_device_that_stays_lost_opens_the_circuit_and_is_tried_again_and_found
         load.wait_for(30, "primary")
     counts = load.check(allowed={500, 503})
     assert counts[200] >= 60
+    assert counts[500] <= len(ends(instance))
+    assert all("it was run 2 times" in answer.said for answer in load.answers if answer.status == 500)
     assert readiness.contradictions == []
     assert readiness.looks[False]
     assert len([end for end in ends(instance) if end == "device_lost"]) >= FAILURES_MAX

@@ -13,7 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.instance_process import InstanceProcess, alive, children_of, inferred, serving, tensors, wait_until
+from tests.instance_process import (
+    InstanceProcess,
+    alive,
+    children_of,
+    descendants,
+    inferred,
+    serving,
+    tensors,
+    wait_until,
+)
 from tests.warmpool.stopped_lane import StoppedLane
 from warmpool import wire
 
@@ -257,12 +266,13 @@ def test_status_is_told_while_a_lane_dies(instance):
         assert slow.result().outputs["counted"].tolist() == [3]
 
 
-def test_the_front_dies_and_takes_its_zygote_and_lanes_along(tiny_store, tmp_path):
+def test_the_front_dies_and_takes_along_its_zygote_its_lanes_and_the_process_that_waits(tiny_store, tmp_path):
     instance = InstanceProcess(tiny_store, tmp_path / "log")
     try:
         instance.wait_warm()
-        pids = {*children_of(instance.process.pid), *instance.pids}
-        assert len(pids) == 3
+        pids = wait_until(lambda: len(found := descendants(instance.process.pid)) > len(instance.pids) and found)
+        assert len(instance.pids) == 3
+        assert instance.pids < pids
     finally:
         instance.process.kill()
         instance.process.wait()
