@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import numpy as np
 from benchmarks.gameday.fates import Fates
 from cache.local_store import LocalStore
 from cache.opening import open_store
-from tests.instance_process import InstanceProcess, alive, inferred, wait_until
+from tests.all_the_time import AllTheTime
+from tests.instance_process import InstanceProcess, Reply, alive, inferred, wait_until
 from tests.warmpool.publishing.toy import Toy
 from warmpool import wire
 from warmpool.survey import survey
@@ -47,9 +50,14 @@ class Place:
         self._count = 0
 
     def start(
-        self, *flags: str, sign: bool = True, kind: type[InstanceProcess] = InstanceProcess, **environment: str
+        self,
+        *flags: str,
+        sign: bool = True,
+        kind: type[InstanceProcess] = InstanceProcess,
+        callers: Callers | None = None,
+        **environment: str,
     ) -> InstanceProcess:
-        """An instance that may compile; it listens."""
+        """An instance that may compile; it listens, and callers ask it as soon as it does."""
         self._count += 1
         key = str(self.toy.folder / "key")
         trust = ("--signing-key", key) if sign else ("--trusted-keys", f"{key}.pub")
@@ -57,6 +65,8 @@ class Place:
         log = self._folder / f"log{self._count}"
         instance = kind(self.toy.store, log, *trust, *wanted_on, *flags, **self.fates.environment, **environment)
         self._stack.callback(_end, instance)
+        if callers:
+            callers.move(instance)
         wait_until(lambda: instance.answers("/v1/status") == 200)
         wait_until(lambda: compiling(instance)["state"] != "starting")
         return instance
@@ -96,14 +106,27 @@ def wait_whole(instance: InstanceProcess) -> None:
     wait_until(lambda: whole(instance), MADE_S_MAX)
 
 
-def ask(instance: InstanceProcess, rows: int) -> dict[str, Any]:
-    """A request that has to be answered right; what its answer says of how."""
-    x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
-    reply = instance.infer_reply("toy:predict", {"x": wire.Tensor("FP32", x.shape, x.tobytes())})
+def asked(instance: InstanceProcess, rows: int) -> Reply:
+    """What becomes of a request of so many rows."""
+    x = _rows(rows)
+    return instance.infer_reply("toy:predict", {"x": wire.Tensor("FP32", x.shape, x.tobytes())})
+
+
+def checked(reply: Reply, rows: int) -> dict[str, Any]:
+    """That it was answered right; what its answer says of how."""
     assert reply.status == 200, reply.body
     outputs, parameters = inferred(reply)
-    np.testing.assert_allclose(outputs["output"], x.sum(axis=1) * 2.0, rtol=1e-5)
+    np.testing.assert_allclose(outputs["output"], _rows(rows).sum(axis=1) * 2.0, rtol=1e-5)
     return parameters
+
+
+def ask(instance: InstanceProcess, rows: int) -> dict[str, Any]:
+    """A request that has to be answered right; what its answer says of how."""
+    return checked(asked(instance, rows), rows)
+
+
+def _rows(rows: int) -> np.ndarray:
+    return np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
 
 
 def assert_compiled_nowhere_else(instance: InstanceProcess) -> None:
@@ -111,3 +134,69 @@ def assert_compiled_nowhere_else(instance: InstanceProcess) -> None:
     status = instance.status()
     assert status["front"]["jax_imported"] is False
     assert [lane["compiles"] for lane in status["lanes"]] == [0, 0]
+
+
+@dataclass
+class _Asked:
+    """An instance that is asked: whether it listens, whether it said that it is ready, and its right answers."""
+
+    instance: InstanceProcess
+    listens: bool = False
+    ready: bool = False
+    answers: int = 0
+
+
+class Callers(AllTheTime):
+    """A caller that asks an instance from the moment that it listens, one row to four.
+
+    All answers have to be right. Before the instance said that it is ready it may say when to come again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(callers=1)
+        self._asked: _Asked | None = None
+
+    def move(self, instance: InstanceProcess) -> None:
+        """Ask this one from now on."""
+        self._asked = _Asked(instance)
+
+    def wait_answers(self, count: int = 1) -> None:
+        """Until there are so many more of the one that is asked; whoever was asked before it is not any more."""
+        assert self._asked is not None
+        found = self._asked
+        before = found.answers
+        wait_until(lambda: self.wrong or found.answers >= before + count)
+        self.assert_right()
+
+    def assert_right(self) -> None:
+        """There were answers, and all were right."""
+        assert self.wrong == []
+        assert self._asked is not None
+        assert self._asked.answers
+
+    def ask_on(self, number: int) -> None:
+        for rows in cycle((1, 2, 3, 4)):
+            if self.stopping.wait(0.02):
+                return
+            if found := self._asked:
+                try:
+                    _ask_once(found, rows)
+                except Exception as error:  # noqa: BLE001  the test looks at it
+                    self.wrong.append((rows, error))
+
+
+def _ask_once(one: _Asked, rows: int) -> None:
+    ready = one.ready
+    try:
+        reply = asked(one.instance, rows)
+    except ConnectionRefusedError:
+        assert not one.listens
+        return
+    one.listens = True
+    if reply.status == 503 and not ready:
+        assert int(reply.headers["Retry-After"]) > 0
+        one.ready = one.instance.answers("/v2/health/ready") == 200
+        return
+    checked(reply, rows)
+    one.ready = one.ready or one.instance.answers("/v2/health/ready") == 200
+    one.answers += 1

@@ -14,6 +14,7 @@ from tests.warmpool.compiling.place import (
     NAMES,
     OTHER_MACHINE,
     SIZES,
+    Callers,
     ask,
     assert_compiled_nowhere_else,
     compiling,
@@ -115,6 +116,28 @@ def test_two_instances_that_start_at_once_on_one_store_compile_each_executable_o
     counts = place.fates.keys()
     assert len(counts) >= len(SIZES)
     assert set(counts.values()) == {1}
+
+
+def test_a_second_instance_on_a_store_that_the_first_filled_takes_over_and_nothing_is_made_again(place):
+    """Callers move once it is ready, and none of them is refused by it; then the first is told to end."""
+    with Callers() as callers:
+        first = place.start(callers=callers, **OTHER_MACHINE)
+        wait_whole(first)
+        wait_until(lambda: compiling(first)["state"] == "idle" and not compiling(first)["waiting"], MADE_S_MAX)
+        made = place.fates.keys()
+        assert len(made) >= len(SIZES)
+        second = place.start(**OTHER_MACHINE)
+        wait_until(lambda: second.answers("/v2/health/ready") == 200)
+        callers.move(second)
+        callers.wait_answers()
+        assert first.stop() == 0
+        wait_whole(second)
+        callers.wait_answers(10)
+    callers.assert_right()
+    assert place.fates.keys() == made
+    assert (compiling(second)["history"], compiling(second)["failures"]) == ([], {})
+    assert second.gauge("warmpool_requests_by_step_total", model="toy", step="refused") == 0
+    assert_compiled_nowhere_else(second)
 
 
 def test_without_a_key_that_signs_nothing_is_made_and_the_status_says_why(place):
