@@ -71,11 +71,18 @@ class Place:
         wait_until(lambda: compiling(instance)["state"] != "starting")
         return instance
 
+    def empty(self) -> None:
+        """Take all executables, and the targets that list them."""
+        for name in self.bottom.names("executables"):
+            self.bottom.delete(f"executables/{name}")
+        for file in (self.toy.store / "models").glob("*/*/targets/*.json"):
+            file.unlink()
+
     def listed(self) -> list[str]:
-        """The executables of the only target."""
+        """The executables of the only target; none without it."""
         (version,) = survey(self.store).versions
-        (target,) = version.targets.values()
-        return [spec.key for spec in target.executables]
+        assert len(version.targets) <= 1
+        return [spec.key for target in version.targets.values() for spec in target.executables]
 
 
 def _end(instance: InstanceProcess) -> None:

@@ -78,40 +78,54 @@ def test_a_store_that_has_nothing_for_this_kind_of_machine_is_filled_by_the_inst
     assert_compiled_nowhere_else(instance)
 
 
-def test_half_of_the_executables_are_corrupt_and_come_back_without_anybody_as_does_one_that_goes_later(place):
-    """That one is warm all the while: what is missing is the store's copy, for others and for later."""
+def test_half_of_the_executables_are_corrupt_and_come_back_without_anybody_as_does_what_goes_later(place):
+    """First one, then all and their target. They are warm all the while: it is the store's copy that is missing."""
     keys = place.listed()
     for key in keys[::2]:
         path = f"executables/{key}"
         data = place.bottom.get(path)
         place.bottom.put(path, data[:-200] + bytes(200))
-    instance = place.start()
-    wait_whole(instance)
-    wait_until(lambda: instance.status()["store"]["quarantined"] == len(keys[::2]))
-    for rows in (1, 2, 3, 4):
-        ask(instance, rows)
-    assert_compiled_nowhere_else(instance)
-    wait_until(lambda: wanted(place.bottom) == [])
-    for key in (keys[0], keys[1]):  # made here, and by who published
-        place.bottom.delete(f"executables/{key}")
-        wait_until(lambda: key in place.bottom.names("executables"), MADE_S_MAX)  # noqa: B023  it is called here
+    with Callers() as callers:
+        instance = place.start(callers=callers)
+        wait_whole(instance)
+        wait_until(lambda: instance.status()["store"]["quarantined"] == len(keys[::2]))
+        for rows in (1, 2, 3, 4):
+            ask(instance, rows)
+        wait_until(lambda: wanted(place.bottom) == [])
+        place.bottom.delete(f"executables/{keys[0]}")  # which was made here
+        wait_until(lambda: keys[0] in place.bottom.names("executables"), MADE_S_MAX)
         assert whole(instance)
+        place.empty()  # of what others made, too
+        wait_until(lambda: place.listed() == keys, MADE_S_MAX)
+        wait_until(lambda: set(keys) <= set(place.bottom.names("executables")), MADE_S_MAX)
+        wait_whole(instance)
+        callers.wait_answers()
+    callers.assert_right()
+    assert_compiled_nowhere_else(instance)
 
 
-def test_executables_that_are_gone_come_back_without_anybody(place):
-    for key in place.listed():
-        place.bottom.delete(f"executables/{key}")
-    instance = place.start()
-    wait_whole(instance)
-    ask(instance, 4)
+@pytest.mark.parametrize("accelerator", ["auto", "jax"])
+def test_an_emptied_store_is_filled_without_anybody(place, accelerator):
+    """Where the lane has jax, jax's own monitoring counts what is compiled in it."""
+    place.empty()
+    with Callers() as callers:
+        instance = place.start("--accelerator", accelerator, callers=callers)
+        wait_whole(instance)
+        ask(instance, 4)
+        callers.wait_answers()
+    callers.assert_right()
+    assert ("jax found no accelerator" in instance.log) == (accelerator == "jax")
     assert_compiled_nowhere_else(instance)
 
 
 def test_two_instances_that_start_at_once_on_one_store_compile_each_executable_once(place):
-    instances = [place.start(**OTHER_MACHINE) for _ in range(2)]
-    for instance in instances:
-        wait_whole(instance)
-        ask(instance, 4)
+    with Callers() as one, Callers() as other:
+        instances = [place.start(callers=callers, **OTHER_MACHINE) for callers in (one, other)]
+        for instance in instances:
+            wait_whole(instance)
+            ask(instance, 4)
+    for callers, instance in zip((one, other), instances, strict=True):
+        callers.assert_right()
         assert_compiled_nowhere_else(instance)
     counts = place.fates.keys()
     assert len(counts) >= len(SIZES)
