@@ -46,9 +46,9 @@ def minimum_sets(found: Survey) -> dict[str, list[frozenset[str]]]:
 class Readiness:
     """Looks all the time, until the end of the block, and keeps what does not go together.
 
-    A status is of one moment: what it says of readiness has to be what it says of the primary lane. An instance that
-    serves is ready if every executable of each served version's minimum set is warm there, and only then. Whether it
-    is ready is asked besides, between two looks at its status: where these agree, it has to agree with them.
+    A status is of one moment: what it says of readiness has to be what it says of the primary lane. A model is ready
+    if every executable of its served version's minimum set is warm there, and an instance that serves, if all are.
+    Whether it is ready is asked besides, between two looks at its status: where these agree, it has to agree with them.
 
     Args:
         instance: Is looked at.
@@ -90,7 +90,10 @@ class Readiness:
         primary = after["lanes"][0]
         if after["ready"] is not (not after["reasons"]):
             self.contradictions.append(("reasons", after))
-        whole = self._has_minimum(after)
+        have = self._have_minimum(after)
+        for name in (name for name, has in have.items() if after["models"][name]["ready"] is not has):
+            self.contradictions.append((f"the model {name}", after))
+        whole = bool(have) and all(have.values())
         if after["ready"] and not whole:
             self.contradictions.append(("ready without its minimum set", after))
         if whole and after["state"] == "serving" and not after["ready"]:
@@ -102,25 +105,20 @@ class Readiness:
             if ready is not after["ready"]:
                 self.contradictions.append(("health", before, ready, after))
 
-    def _has_minimum(self, status: dict[str, Any]) -> bool:
-        """Whether the primary lane has the minimum set of every served version, for one kind of machine, warm."""
+    def _have_minimum(self, status: dict[str, Any]) -> dict[str, bool]:
+        """By served model: whether the primary lane has its minimum set, for one kind of machine, warm."""
         primary = status["lanes"][0]
-        served = {name: model["version"] for name, model in status["models"].items() if model["version"]}
         warm = {title for title, state in primary["executables"].items() if state == "warm"}
-        return (
-            bool(served)
-            and primary["state"] in {"loading", "warm"}
-            and all(
-                any(
-                    all(warm & {title, f"{title} @{version}"} for title in needed)
-                    for needed in self._sets(name, version)
-                )
-                for name, version in served.items()
-            )
-        )
+        up = primary["state"] in {"loading", "warm"}
+        return {
+            name: up and any(_all_in(needed, warm, version) for needed in self._minimum.get(f"{name}/{version}", ()))
+            for name, version in ((name, model["version"]) for name, model in status["models"].items())
+            if version
+        }
 
-    def _sets(self, model: str, version: str) -> Sequence[frozenset[str]]:
-        return self._minimum.get(f"{model}/{version}", ())
+
+def _all_in(needed: frozenset[str], warm: set[str], version: str) -> bool:
+    return all(warm & {title, f"{title} @{version}"} for title in needed)
 
 
 def _of_readiness(status: dict[str, Any]) -> tuple[Any, ...]:
