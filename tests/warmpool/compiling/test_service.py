@@ -13,7 +13,7 @@ from tests.warmpool.compiling.made_up import METHOD, as_found, gap
 from warmpool.compiling import service as service_module
 from warmpool.compiling.gaps import Made
 from warmpool.compiling.process import WorkerEnded
-from warmpool.compiling.protocol import Done, FromWorker, Job, Open, Placed
+from warmpool.compiling.protocol import Done, FromWorker, Job, Limits, Open, Placed
 from warmpool.compiling.service import CompileService, Told
 from warmpool.settings import Settings
 from warmpool.store_calls import StoreCalls
@@ -56,14 +56,15 @@ class Worker:
 
     started: list[Worker]
 
-    def __init__(self) -> None:
+    def __init__(self, opening: Open) -> None:
+        self.opening = opening
         self.process = SimpleNamespace(pid=1)
         self.jobs: list[Job] = []
         self.says: asyncio.Queue[FromWorker | WorkerEnded] = asyncio.Queue()
 
     @classmethod
-    async def start(cls, _: Open) -> Worker:
-        cls.started.append(cls())
+    async def start(cls, opening: Open) -> Worker:
+        cls.started.append(cls(opening))
         return cls.started[-1]
 
     def give(self, job: Job) -> None:
@@ -147,6 +148,36 @@ def test_nothing_may_be_made_yet_where_nothing_is_ever():
             assert not service.makes("tiny", "1")
 
     asyncio.run(run())
+
+
+def test_a_worker_is_opened_with_the_store_and_the_limits_of_the_settings(started):
+    async def run() -> None:
+        missing = Missing()
+        missing.gaps = [gap()]
+        missing.answers.set()
+        async with serving(missing, compile_s_max=11.0, compile_cpu_s_max=12.0, compile_memory_bytes_max=13):
+            await until(lambda: started)
+
+    asyncio.run(run())
+    assert started[0].opening.store.store == "/nowhere"
+    assert started[0].opening.limits == Limits(wall_s_max=11.0, cpu_s_max=12.0, memory_bytes_max=13)
+
+
+@pytest.mark.parametrize(("cores", "spare"), [(1, 1), (2, 1), (8, 7)])
+def test_a_core_is_left_to_who_serves_but_while_a_minimum_set_is_made(started, monkeypatch, cores, spare):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+
+    async def at_a_time(**changes: Any) -> int:
+        missing = Missing()
+        missing.gaps = [gap(**changes)]
+        missing.answers.set()
+        async with serving(missing):
+            await until(lambda: started and started[-1].jobs)
+            (job,) = started.pop().jobs
+        return job.at_a_time
+
+    assert asyncio.run(at_a_time()) == spare
+    assert asyncio.run(at_a_time(minimum=True)) == cores
 
 
 def test_ends_of_workers_are_forgotten_once_something_was_made(started, monkeypatch):
