@@ -30,7 +30,8 @@ class Fates:
     def write(self, fates: Mapping[str, str]) -> None:
         """Let these happen from now on, such as {"compile_bucket batch=2,seq=4": "crash"}.
 
-        "crash", "hang", "memory" and "raise" are what they say, "wait" waits for another fate.
+        "crash", "hang" and "raise" are what they say, "wait" waits for another fate, and "memory" asks for 7 GiB, which
+        only a limit refuses.
         """
         _replace(self._folder / "fates.json", json.dumps(dict(fates)))
 

@@ -36,6 +36,7 @@ from warmpool.publishing.publish import Options, publish
 from warmpool.slices import SHORT_S, slice_s
 
 COMPILE_S_MAX = 60
+COMPILE_BYTES_MAX = 6 << 30  # less than by default, and than what asks for too much gets without a limit
 SMALLEST, LARGEST = 1, 8  # of each of the models of one instance; what is between them cannot be made
 
 
@@ -89,7 +90,8 @@ def failing(tmp_path_factory):
 @pytest.fixture(scope="module")
 def instance(failing):
     """An instance that has tried everything."""
-    instance = failing.start("--compile-s-max", str(COMPILE_S_MAX), **OTHER_MACHINE)
+    limits = ("--compile-s-max", str(COMPILE_S_MAX), "--compile-memory-bytes-max", str(COMPILE_BYTES_MAX))
+    instance = failing.start(*limits, **OTHER_MACHINE)
     wait_until(lambda: tried(instance), MADE_S_MAX + COMPILE_S_MAX)
     return instance
 
