@@ -163,9 +163,9 @@ class Callers(AllTheTime):
         super().__init__(callers=1)
         self._asked: _Asked | None = None
 
-    def move(self, instance: InstanceProcess) -> None:
-        """Ask this one from now on."""
-        self._asked = _Asked(instance)
+    def move(self, instance: InstanceProcess, *, ready: bool = False) -> None:
+        """Ask this one from now on; `ready`: it said that it is."""
+        self._asked = _Asked(instance, ready=ready)
 
     def wait_answers(self, count: int = 1) -> None:
         """Until there are so many more of the one that is asked; whoever was asked before it is not any more."""

@@ -142,7 +142,7 @@ def test_a_second_instance_on_a_store_that_the_first_filled_takes_over_and_nothi
         assert len(made) >= len(SIZES)
         second = place.start(**OTHER_MACHINE)
         wait_until(lambda: second.answers("/v2/health/ready") == 200)
-        callers.move(second)
+        callers.move(second, ready=True)
         callers.wait_answers()
         assert first.stop() == 0
         wait_whole(second)
