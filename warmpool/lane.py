@@ -215,6 +215,7 @@ class Lane:
         os._exit(1)
 
     def _answer(self) -> messages.Answer:
+        self.runtime.devices.let_go()  # of what a thread of XLA's still held when it was to go
         return messages.Answer(compiles=self.runtime.compiles(), resident_bytes=resident_bytes())
 
     def _send(self, message: messages.FromLane) -> None:

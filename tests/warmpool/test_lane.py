@@ -388,7 +388,8 @@ def test_what_it_lets_go_of_leaves_its_memory_and_may_come_back(large):
             assert lane.ask(messages.Unload(executable=100 + turn), messages.Unloaded).executable == 100 + turn
         without_executables = memory_of(lane.pid)
         assert lane.ask(messages.Unmap(version=lane.model.key), messages.Unmapped).version == lane.model.key
-        wait_until(lambda: memory_of(lane.pid)[1] == 0)  # a thread of XLA's may hold what it ran on for a moment
+        # A thread of XLA's may hold what it ran on for a moment: then it is gone once the lane is asked how it is.
+        wait_until(lambda: lane.ask(messages.Ask(), messages.Answer) and memory_of(lane.pid)[1] == 0)
         lane.map_weights()
         return without_executables
 
