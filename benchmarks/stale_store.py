@@ -106,11 +106,11 @@ def first_answers(whole: Path, folders: Folders, asked: dict[str, Question]) -> 
         for caller in callers.values():
             caller.thread.join()
         document = status(server)
-    if not document["compiling"]["made"] or any(lane["compiles"] for lane in document["lanes"]):
-        raise WrongAnswer(f"the store was not stale, or a lane has compiled: {document}")
     for caller in callers.values():
         if caller.failure is not None:
             raise caller.failure
+    if not document["compiling"]["made"] or any(lane["compiles"] for lane in document["lanes"]):
+        raise WrongAnswer(f"the store was not stale, or a lane has compiled: {document}")
     return {name: caller.took_s for name, caller in callers.items()}
 
 

@@ -1,8 +1,8 @@
 """`warmpool`, as a process whose lanes have an odd device.
 
-ODD_DEVICE is a folder with files, each of which is one trouble: a run that finds one removes it, and fails as with a
-lost device where its name begins with "lose", and as one executable does where with "fail". One named "lost" stays, and
-so does "short-PID", the process for whose runs there is no room.
+ODD_DEVICE is a folder with files, each of which is one trouble, named "KIND" or "KIND-...": a run that finds one fails,
+as with a lost device ("lose", "lost") or as one executable does ("fail"), and removes it. "lost" stays, and so does
+"short-PID", for whose process there is no room to run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from warmpool import cli
 LOST = "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
 FAILED = "INTERNAL: this executable alone failed"
 SHORT = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes."
+SAID = {"lose": LOST, "lost": LOST, "fail": FAILED, "short": SHORT}
+STAYS = {"lost", "short"}
 
 
 def make_device_odd(folder: Path) -> None:
@@ -29,13 +31,12 @@ def make_device_odd(folder: Path) -> None:
     def odd_run(executable: Executable, arguments: Any) -> Any:
         for trouble in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another lane has it
-                if trouble.name.startswith("short"):
-                    if trouble.name != f"short-{os.getpid()}":
-                        continue
-                elif trouble.name != "lost":
+                kind, _, of = trouble.name.partition("-")
+                if kind == "short" and of != str(os.getpid()):
+                    continue
+                if kind not in STAYS:
                     trouble.unlink()
-                what = {"fail": FAILED, "shor": SHORT}.get(trouble.name[:4], LOST)
-                raise failure("the executable failed", RuntimeError(what))
+                raise failure("the executable failed", RuntimeError(SAID[kind]))
         return run(executable, arguments)
 
     setattr(Executable, "run", odd_run)  # noqa: B010

@@ -57,6 +57,15 @@ def warm(number):
     return messages.Warm(executable=number, stages=[])
 
 
+def begun(plan):
+    """A queue whose weights are mapped."""
+    queue = LoadQueue()
+    begin(queue, plan)
+    assert taken(queue) == ["weights"]
+    queue.settle(mapped())
+    return queue
+
+
 def test_the_minimum_set_is_loaded_one_by_one_and_the_rest_side_by_side():
     queue = LoadQueue()
     assert begin(queue, planned(minimum=2, rest=4)) == {}
@@ -79,16 +88,12 @@ def test_the_minimum_set_is_loaded_one_by_one_and_the_rest_side_by_side():
 
 
 def test_what_comes_quietly_comes_one_by_one_and_last():
-    queue = LoadQueue()
-    begin(queue, planned(minimum=1, rest=2, quietly=True))
-    assert taken(queue) == ["weights"]
-    queue.settle(mapped())
+    queue = begun(planned(minimum=1, rest=2, quietly=True))
     assert taken(queue) == ["key0"]
     queue.settle(warm(0))
     assert taken(queue) == ["key1"]
-    later = [planned(minimum=0, rest=5).loadables[number].message for number in (3, 4)]
-    queue.add(later[0], minimum=False)
-    queue.add(later[1], minimum=True)
+    queue.add(load(3), minimum=False)
+    queue.add(load(4), minimum=True)
     assert taken(queue) == []
     queue.settle(warm(1))
     assert taken(queue) == ["key4"]
@@ -112,10 +117,10 @@ def test_what_is_asked_for_comes_once_though_it_was_planned(quietly):
     assert found[:2] + taken(queue) + found[2:] == ["weights", "key1", "key0"]
 
 
-def test_the_minimum_set_of_a_plan_that_comes_quietly_waits_for_its_own_turn_only():
+def test_a_minimum_set_comes_before_what_comes_quietly_though_it_is_of_the_same_plan():
     queue, plan = LoadQueue(), planned(minimum=1, rest=1, quietly=True)
     begin(queue, plan)
-    queue.add(planned(minimum=3, rest=0).loadables[2].message, minimum=True)
+    queue.add(load(2), minimum=True)
     found = []
     for settled in (mapped(), warm(0), warm(2), warm(1)):
         found += taken(queue)
@@ -124,10 +129,8 @@ def test_the_minimum_set_of_a_plan_that_comes_quietly_waits_for_its_own_turn_onl
 
 
 def test_when_a_lane_dies_what_was_to_come_quietly_is_forgotten_and_what_came_is_loaded_alone():
-    queue, plan = LoadQueue(), planned(minimum=0, rest=2, quietly=True)
-    begin(queue, plan)
-    assert taken(queue) == ["weights"]
-    queue.settle(mapped())
+    plan = planned(minimum=0, rest=2, quietly=True)
+    queue = begun(plan)
     assert taken(queue) == ["key0"]
     queue.died(CRASHED)
     assert (taken(queue), queue.finished, queue.holds("key1")) == ([], True, False)
@@ -139,10 +142,8 @@ def test_when_a_lane_dies_what_was_to_come_quietly_is_forgotten_and_what_came_is
 
 
 def test_what_is_asked_for_does_not_wait_for_what_comes_quietly():
-    queue, plan = LoadQueue(), planned(minimum=0, rest=4, quietly=True)
-    begin(queue, plan)
-    assert taken(queue) == ["weights"]
-    queue.settle(mapped())
+    plan = planned(minimum=0, rest=4, quietly=True)
+    queue = begun(plan)
     assert taken(queue) == ["key0"]
     queue.ask(plan.loadables[2].message)
     queue.ask(plan.loadables[3].message)
@@ -249,17 +250,8 @@ def load(number):
     )
 
 
-def begun(minimum, rest):
-    """A queue whose weights are mapped."""
-    queue = LoadQueue()
-    begin(queue, planned(minimum, rest))
-    queue.take()
-    queue.settle(mapped())
-    return queue
-
-
 def test_what_is_added_is_loaded_after_what_waits_already():
-    queue = begun(minimum=1, rest=1)
+    queue = begun(planned(minimum=1, rest=1))
     assert taken(queue) == ["key0"]
     queue.settle(messages.Cold(executable=0, reason="damaged"))
     queue.add(load(0), minimum=False)
@@ -272,7 +264,7 @@ def test_what_is_added_is_loaded_after_what_waits_already():
 
 
 def test_what_is_added_to_the_minimum_set_is_loaded_alone():
-    queue = begun(minimum=1, rest=2)
+    queue = begun(planned(minimum=1, rest=2))
     assert taken(queue) == ["key0"]
     queue.settle(messages.Cold(executable=0, reason="damaged"))
     assert taken(queue) == ["key1", "key2"]
